@@ -1,0 +1,41 @@
+-- Who may do what. Roles are the cluster's, named after the schema; they separate duties, not tenants: whoever may stage
+-- may stage for any tenant. Running this file again changes nothing. Where the migrating role may not create roles,
+-- `pfsup migrate --no-roles` leaves this file out and prints it for an administrator.
+-- One block a role, in the order of the functions' files; each function's REVOKE … FROM PUBLIC stands in its own file.
+
+DO $$
+DECLARE
+    wanted text;
+BEGIN
+    FOREACH wanted IN ARRAY ARRAY['@schema@_stage', '@schema@_work', '@schema@_run', '@schema@_operate', '@schema@_read']
+    LOOP
+        IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = wanted) THEN
+            BEGIN
+                EXECUTE format('CREATE ROLE %I NOLOGIN', wanted);
+            EXCEPTION
+                WHEN duplicate_object OR unique_violation THEN
+                    NULL;  -- another database of this cluster was migrated at the same moment
+                WHEN insufficient_privilege THEN
+                    RAISE EXCEPTION 'cannot create role %: %', wanted, SQLERRM
+                        USING ERRCODE = '42501',
+                              HINT = 'run pfsup migrate --no-roles and give what it prints to an administrator';
+            END;
+        END IF;
+    END LOOP;
+END $$;
+
+GRANT USAGE ON SCHEMA @schema@ TO @schema@_stage, @schema@_work, @schema@_run, @schema@_operate, @schema@_read;
+
+-- Everyone may learn which version the schema has.
+GRANT SELECT ON @schema@.schema_migrations
+    TO @schema@_stage, @schema@_work, @schema@_run, @schema@_operate, @schema@_read;
+
+-- stage: the application, in its own transactions.
+
+-- work: the worker processes.
+
+-- run: the supervisor's children.
+
+-- operate: a person, or a tool that a person drives; reads what `read` reads.
+
+-- read: views only.
