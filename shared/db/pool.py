@@ -1,0 +1,35 @@
+"""A pool of its own for each process, sized by its section of the configuration (seed 000, section 7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psycopg_pool import AsyncConnectionPool
+
+from ...config.values import Database, Pool
+from .connect import Connection, connect_arguments, database_url, limits_query
+
+
+def open_pool(database: Database, pool: Pool, *, application_name: str) -> AsyncConnectionPool[Connection]:
+    """A pool of pinned autocommit connections, not yet open: use it as `async with`.
+
+    The url is read again for every connection, so a rotated password needs no restart. Waiting for a connection ends
+    after `connect_timeout` with psycopg_pool.PoolTimeout.
+    """
+
+    def arguments() -> dict[str, Any]:
+        limits = limits_query(database)
+        return connect_arguments(database, application_name=application_name) | {"autocommit": True, "limits": limits}
+
+    return AsyncConnectionPool(
+        lambda: database_url(database),
+        connection_class=Connection,
+        kwargs=arguments,
+        min_size=pool.min,
+        max_size=max(1, pool.max),
+        timeout=database.connect_timeout,
+        reconnect_timeout=database.connect_timeout,
+        num_workers=1,
+        name=application_name,
+        open=False,
+    )
