@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
-
-# Controls, formats (bidi overrides), surrogates, private use, line and paragraph separators.
-_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
-
 
 def printable(text: str, *, limit: int = 500) -> str:
     """`text` on one line with every control and formatting character written as an escape, cut to `limit` characters.
@@ -14,7 +9,7 @@ def printable(text: str, *, limit: int = 500) -> str:
     Rows, keys and peers' messages can hold escape sequences that rewrite a terminal or forge a log line.
     """
     head = text[: limit + 1]
-    safe = "".join(c if unicodedata.category(c) not in _UNSAFE else _escape(c) for c in head)
+    safe = "".join(c if c.isprintable() else _escape(c) for c in head)
     return safe if len(safe) <= limit else safe[: limit - 1] + "…"
 
 
