@@ -31,7 +31,7 @@ _CONNECT_REMEDIES: tuple[tuple[str, str], ...] = (
      "the database's host name cannot be resolved; correct [database] url"),
     (r"Connection refused|No such file or directory|could not connect|Network is unreachable|No route to host",
      "nobody listens at the database's address; start PostgreSQL or correct [database] url"),
-    (r"timeout expired|timed out", "PostgreSQL did not answer within [database] connect_timeout; is its address right?"),
+    (r"timeout expired|timed out", "PostgreSQL did not answer within connect_timeout; is its address right?"),
     (r"SSL|certificate", "TLS with PostgreSQL failed; check sslmode and certificates in [database] url"),
     (r"invalid connection option|missing \"=\"|invalid .*percent|invalid URI|invalid port|invalid integer value",
      "[database] url is not a connection string; correct it"),
@@ -54,6 +54,17 @@ _SQLSTATE_REMEDIES: dict[str, str] = {
     "57P01": "PostgreSQL ended the connection; it is tried again",
     "57P02": "PostgreSQL restarts after a crash; nothing to do",
     "57P03": "PostgreSQL is starting up or shutting down; nothing to do",
+}
+
+# Looked at in order: the first kinds are subclasses of ConnectionError.
+_BROKER_REMEDIES: dict[type[Exception], str] = {
+    broker.AuthenticationError: "Redis refuses this user or password; correct [redis] url or url_file",
+    broker.AuthorizationError: "Redis refuses this user or password; correct [redis] url or url_file",
+    broker.BusyLoadingError: "Redis is loading its data; nothing to do",
+    broker.TimeoutError: "Redis did not answer within [redis] socket_timeout; is it up and reachable?",
+    broker.OutOfMemoryError: "Redis is out of memory (maxmemory); make room or raise it",
+    broker.ReadOnlyError: "this Redis is a read-only replica; point [redis] url at the primary",
+    broker.ConnectionError: "cannot reach Redis; start it or correct [redis] url",
 }
 
 
@@ -124,22 +135,10 @@ def remedy(error: BaseException) -> str:
 
 def broker_remedy(error: BaseException) -> str:
     """The same for a failure of the broker. Redis's own words name commands and keys, never a password."""
-    text = printable(str(error), limit=160)
-    match error:
-        case broker.AuthenticationError() | broker.AuthorizationError():
-            return "Redis refuses this user or password; correct [redis] url or url_file"
-        case broker.BusyLoadingError():
-            return "Redis is loading its data; nothing to do"
-        case broker.TimeoutError():
-            return "Redis did not answer within [redis] socket_timeout; is it up and reachable?"
-        case broker.OutOfMemoryError():
-            return "Redis is out of memory (maxmemory); make room or raise it"
-        case broker.ReadOnlyError():
-            return "this Redis is a read-only replica; point [redis] url at the primary"
-        case broker.ConnectionError():
-            return "cannot reach Redis; start it or correct [redis] url"
-        case _:
-            return f"Redis refuses: {text}"
+    for kind, said in _BROKER_REMEDIES.items():
+        if isinstance(error, kind):
+            return said
+    return f"Redis refuses: {printable(str(error), limit=160)}"
 
 
 def _connection_remedy(error: psycopg.Error) -> str:
