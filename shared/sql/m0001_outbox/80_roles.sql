@@ -31,6 +31,12 @@ GRANT SELECT ON @schema@.schema_migrations
     TO @schema@_stage, @schema@_work, @schema@_run, @schema@_operate, @schema@_read;
 
 -- stage: the application, in its own transactions.
+GRANT EXECUTE ON FUNCTION
+    @schema@.stage(text, text, jsonb, timestamptz, text, jsonb),
+    @schema@.stage_many(jsonb),
+    @schema@.cancel(bigint),
+    @schema@.cancel(text)
+    TO @schema@_stage;
 
 -- work: the worker processes.
 

@@ -1,0 +1,376 @@
+-- Staging. One promise: a run begins after the caller's commit.
+--
+-- Without a delivery key every stage() is a run of its own. With one there is at most one live envelope; a stage() that
+-- meets it writes a wish (`restaged`) and takes no lock on the envelope, so that it never waits for a worker. Wishes:
+--   * begin_work() takes the wishes it sees (take_wishes): the run that begins then is the run they wanted;
+--   * what is left when the envelope ends becomes one new envelope (stage_wishes), by settle(), cancel or an operator;
+--   * a wish that committed while its envelope ended is found by dispatch within a scan interval (stage_wishes).
+-- Order of locks: the envelope first, its wishes after, everywhere.
+
+-- Write one envelope; null when its key has a live one already. The actor's policy fills what the caller left open.
+-- DO NOTHING waits for an uncommitted insert or update of the live row, not for a mere lock on it.
+CREATE FUNCTION @schema@.insert_envelope(
+    actor text, aggregate_id text, payload jsonb, available_at timestamptz, delivery_key text,
+    queue text, tenant text, headers jsonb, max_attempts integer
+) RETURNS bigint LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    new_id bigint;
+BEGIN
+    INSERT INTO @schema@.async_dispatches AS d
+        (actor, aggregate_id, payload, available_at, delivery_key, queue, tenant, headers, completion, max_attempts)
+    SELECT
+        insert_envelope.actor,
+        insert_envelope.aggregate_id,
+        insert_envelope.payload,
+        coalesce(insert_envelope.available_at, clock_timestamp()),
+        insert_envelope.delivery_key,
+        coalesce(insert_envelope.queue, a.queue, insert_envelope.actor),
+        insert_envelope.tenant,
+        coalesce(insert_envelope.headers, '{}'),
+        coalesce(a.completion, 'worker'),
+        coalesce(insert_envelope.max_attempts, a.max_attempts, 20)
+    FROM (VALUES (1)) AS one
+    LEFT JOIN @schema@.actors AS a ON a.name = insert_envelope.actor
+    ON CONFLICT (delivery_key)
+        WHERE delivery_key IS NOT NULL AND status IN ('pending', 'held', 'sent', 'running', 'dead', 'unknown')
+        DO NOTHING
+    RETURNING d.id INTO new_id;
+    RETURN new_id;
+END $$;
+REVOKE ALL ON FUNCTION @schema@.insert_envelope(text, text, jsonb, timestamptz, text, text, text, jsonb, integer) FROM PUBLIC;
+
+-- Say which argument is wrong. Called only when the quick look in stage() failed, so it may be slow.
+CREATE FUNCTION @schema@.refuse_envelope(
+    actor text, aggregate_id text, payload jsonb, available_at timestamptz, delivery_key text,
+    queue text, tenant text, headers jsonb
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    name_rule CONSTANT text := 'a letter or _ first, then letters, digits, _ . - ; at most 128 characters';
+    name_form CONSTANT text := '^[A-Za-z_][A-Za-z0-9_.-]{0,127}$';
+    wrong text;
+    rule text;
+BEGIN
+    IF pg_column_size(payload) > 262144 THEN
+        PERFORM @schema@.refuse('PF413',
+            format('cannot stage: the payload has %s bytes as jsonb, the limit is 262144 (256 KiB)', pg_column_size(payload)),
+            'keep it in a table of your own and stage its id');
+    ELSIF pg_column_size(headers) > 8192 THEN
+        PERFORM @schema@.refuse('PF413',
+            format('cannot stage: the headers have %s bytes as jsonb, the limit is 8192 (8 KiB)', pg_column_size(headers)),
+            'headers are for trace context; put the rest into the payload');
+    END IF;
+    SELECT w, r INTO wrong, rule
+    FROM (VALUES
+        (1, actor ~ name_form, 'actor ' || @schema@.shown(actor), name_rule),
+        (2, queue IS NULL OR queue ~ name_form, 'queue ' || @schema@.shown(queue), name_rule),
+        (3, length(aggregate_id) BETWEEN 1 AND 200 AND aggregate_id !~ '[[:cntrl:]]',
+            'aggregate_id ' || @schema@.shown(aggregate_id), '1 to 200 characters, no control characters'),
+        (4, delivery_key IS NULL OR (length(delivery_key) BETWEEN 1 AND 400 AND delivery_key !~ '[[:cntrl:]]'),
+            'delivery_key ' || @schema@.shown(delivery_key), '1 to 400 characters, no control characters'),
+        (5, tenant IS NULL OR (length(tenant) BETWEEN 1 AND 200 AND tenant !~ '[[:cntrl:]]'),
+            'tenant ' || @schema@.shown(tenant), '1 to 200 characters, no control characters'),
+        (6, headers IS NULL OR jsonb_typeof(headers) = 'object',
+            'a headers value of type ' || coalesce(jsonb_typeof(headers), 'null'), 'a JSON object'),
+        (7, available_at IS NULL OR isfinite(available_at), 'available_at ' || available_at, 'a time, or null for now')
+    ) AS checked (place, ok, w, r)
+    WHERE ok IS NOT TRUE
+    ORDER BY place
+    LIMIT 1;
+    PERFORM @schema@.refuse('PF400', format('cannot stage: %s is not allowed', wrong), 'wanted: ' || rule);
+END $$;
+REVOKE ALL ON FUNCTION @schema@.refuse_envelope(text, text, jsonb, timestamptz, text, text, text, jsonb) FROM PUBLIC;
+
+-- Check stage()'s options one by one; PF400 with the rule.
+CREATE FUNCTION @schema@.check_stage_options(options jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM @schema@.check_options('stage', options, 'queue', 'tenant', 'headers', 'max_attempts', 'on_conflict');
+    PERFORM @schema@.text_option('stage', options, 'queue');
+    PERFORM @schema@.text_option('stage', options, 'tenant');
+    IF options ->> 'on_conflict' NOT IN ('rerun', 'keep', 'error') THEN
+        PERFORM @schema@.refuse('PF400',
+            format('cannot stage: on_conflict %s is not allowed', @schema@.shown(options ->> 'on_conflict')),
+            'wanted: rerun, keep or error');
+    END IF;
+    IF NOT (options ->> 'max_attempts' ~ '^[0-9]{1,7}$' AND (options ->> 'max_attempts')::integer BETWEEN 1 AND 1000000) THEN
+        PERFORM @schema@.refuse('PF400',
+            format('cannot stage: max_attempts %s is not allowed', @schema@.shown(options ->> 'max_attempts')),
+            'wanted: a whole number from 1 to 1000000');
+    END IF;
+END $$;
+REVOKE ALL ON FUNCTION @schema@.check_stage_options(jsonb) FROM PUBLIC;
+
+-- Stage one run in the caller's transaction. `outcome`: created (a new envelope) · rerun (a live one exists; another run
+-- follows the present one) · existing (on_conflict = keep: no second run) · blocked (the live one is dead or unknown: a
+-- person decides first, nothing was written). `id` and `status` are the live envelope's. PF409 with on_conflict = error.
+-- Above READ COMMITTED a concurrent stage of the same key raises 40001: try the transaction again.
+CREATE FUNCTION @schema@.stage(
+    actor text,
+    aggregate_id text,
+    payload jsonb DEFAULT NULL,
+    available_at timestamptz DEFAULT NULL,
+    delivery_key text DEFAULT NULL,
+    options jsonb DEFAULT '{}',
+    OUT id bigint, OUT outcome text, OUT status text
+) LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, @schema@, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    queue text;
+    tenant text;
+    headers jsonb;
+    max_attempts integer;
+BEGIN
+    IF options IS DISTINCT FROM '{}' THEN
+        PERFORM @schema@.check_stage_options(options);
+        queue := options ->> 'queue';
+        tenant := options ->> 'tenant';
+        headers := nullif(options -> 'headers', 'null');
+        max_attempts := options ->> 'max_attempts';
+    END IF;
+    -- The same rules as the CHECK's, looked at first: a violated CHECK prints the whole row, payload included.
+    IF (actor ~ '^[A-Za-z_][A-Za-z0-9_.-]{0,127}$'
+        AND length(aggregate_id) BETWEEN 1 AND 200 AND aggregate_id !~ '[[:cntrl:]]'
+        AND (payload IS NULL OR pg_column_size(payload) <= 262144)
+        AND (available_at IS NULL OR isfinite(available_at))
+        AND (delivery_key IS NULL OR (length(delivery_key) BETWEEN 1 AND 400 AND delivery_key !~ '[[:cntrl:]]'))
+        AND (queue IS NULL OR queue ~ '^[A-Za-z_][A-Za-z0-9_.-]{0,127}$')
+        AND (tenant IS NULL OR (length(tenant) BETWEEN 1 AND 200 AND tenant !~ '[[:cntrl:]]'))
+        AND (headers IS NULL OR (jsonb_typeof(headers) = 'object' AND pg_column_size(headers) <= 8192))) IS NOT TRUE
+    THEN
+        PERFORM @schema@.refuse_envelope(actor, aggregate_id, payload, available_at, delivery_key, queue, tenant, headers);
+    END IF;
+    -- Insert or look, again while the one we met has ended in between; each turn needs one more envelope to end.
+    FOR turn IN 1 .. 1000 LOOP
+        id := @schema@.insert_envelope(
+            actor, aggregate_id, payload, available_at, delivery_key, queue, tenant, headers, max_attempts);
+        IF id IS NOT NULL THEN
+            outcome := 'created';
+            status := 'pending';
+            RETURN;
+        END IF;
+        SELECT d.id, d.status INTO stage.id, stage.status
+        FROM @schema@.async_dispatches AS d
+        WHERE d.delivery_key = stage.delivery_key
+          AND d.status IN ('pending', 'held', 'sent', 'running', 'dead', 'unknown');
+        EXIT WHEN FOUND;
+    END LOOP;
+    IF id IS NULL THEN
+        PERFORM @schema@.refuse('40001', 'cannot stage: the envelope of this key ended 1000 times meanwhile', 'try again');
+    END IF;
+    outcome := CASE
+        WHEN options ->> 'on_conflict' = 'error' THEN 'error'
+        WHEN status IN ('dead', 'unknown') THEN 'blocked'
+        WHEN options ->> 'on_conflict' = 'keep' THEN 'existing'
+        ELSE 'rerun'
+    END;
+    IF outcome = 'error' THEN
+        PERFORM @schema@.refuse('PF409',
+            format('cannot stage: the delivery key %s has a live envelope, %s (%s)', @schema@.shown(delivery_key), id, status),
+            'stage with on_conflict rerun or keep, or wait until it ends');
+    ELSIF outcome = 'rerun' THEN
+        INSERT INTO @schema@.restaged (delivery_key, actor, aggregate_id, payload, options)
+        VALUES (stage.delivery_key, stage.actor, stage.aggregate_id, stage.payload,
+                jsonb_strip_nulls(jsonb_build_object('queue', queue, 'tenant', tenant, 'max_attempts', max_attempts,
+                                                     'available_at', stage.available_at))
+                || jsonb_build_object('headers', coalesce(headers, '{}')));
+    END IF;
+END $$;
+REVOKE ALL ON FUNCTION @schema@.stage(text, text, jsonb, timestamptz, text, jsonb) FROM PUBLIC;
+
+-- One item of stage_many: an object with stage()'s parameter names as keys, else PF400.
+CREATE FUNCTION @schema@.check_item(item jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF jsonb_typeof(item) <> 'object' THEN
+        PERFORM @schema@.refuse('PF400', format('wanted a JSON object, got %s', jsonb_typeof(item)));
+    END IF;
+    PERFORM @schema@.check_options(
+        'stage', item, 'actor', 'aggregate_id', 'payload', 'available_at', 'delivery_key', 'options');
+END $$;
+REVOKE ALL ON FUNCTION @schema@.check_item(jsonb) FROM PUBLIC;
+
+-- Stage many in one call: `items` is an array of objects whose keys are stage()'s parameter names. Answers one row an
+-- item, in the order given, `position` from 1. Keys are taken in key order, whatever the order given, so that two such
+-- calls never wait for each other in a circle. All or nothing: the first refused item is named and refuses all.
+CREATE FUNCTION @schema@.stage_many(items jsonb)
+RETURNS TABLE (id bigint, outcome text, status text, "position" integer)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, @schema@, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    item record;
+    answer record;
+    reached integer := 0;
+    ids bigint[];
+    outcomes text[];
+    statuses text[];
+    state text;
+    said text;
+    hint text;
+BEGIN
+    IF jsonb_typeof(items) IS DISTINCT FROM 'array' THEN
+        PERFORM @schema@.refuse('PF400',
+            format('cannot stage many: items must be a JSON array, got %s', coalesce(jsonb_typeof(items), 'null')));
+    END IF;
+    FOR item IN
+        SELECT i.value AS told, i.ordinality::integer AS place
+        FROM jsonb_array_elements(items) WITH ORDINALITY AS i
+        ORDER BY i.value ->> 'delivery_key' COLLATE "C" NULLS FIRST, i.ordinality
+    LOOP
+        reached := item.place;
+        PERFORM @schema@.check_item(item.told);
+        SELECT s.id, s.outcome, s.status INTO answer
+        FROM @schema@.stage(
+            item.told ->> 'actor', item.told ->> 'aggregate_id', nullif(item.told -> 'payload', 'null'),
+            (item.told ->> 'available_at')::timestamptz, item.told ->> 'delivery_key',
+            coalesce(nullif(item.told -> 'options', 'null'), '{}')) AS s;
+        ids[item.place] := answer.id;
+        outcomes[item.place] := answer.outcome;
+        statuses[item.place] := answer.status;
+    END LOOP;
+    RETURN QUERY
+        SELECT r.id, r.outcome, r.status, r.place::integer
+        FROM unnest(ids, outcomes, statuses) WITH ORDINALITY AS r (id, outcome, status, place)
+        ORDER BY r.place;
+EXCEPTION
+    WHEN SQLSTATE 'PF400' OR SQLSTATE 'PF409' OR SQLSTATE 'PF413' OR invalid_datetime_format OR datetime_field_overflow THEN
+        GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, said = MESSAGE_TEXT, hint = PG_EXCEPTION_HINT;
+        IF reached = 0 THEN
+            RAISE;
+        END IF;
+        PERFORM @schema@.refuse(
+            CASE WHEN state LIKE 'PF%' THEN state ELSE 'PF400' END,
+            format('cannot stage many: item %s: %s', reached, left(said, 300)), nullif(hint, ''));
+END $$;
+REVOKE ALL ON FUNCTION @schema@.stage_many(jsonb) FROM PUBLIC;
+
+-- Take the wishes of a key that a beginning run fulfils: delete those that this statement sees and return the newest
+-- one's payload and headers, which the run must work with (`found` false: there were none). Call it after the UPDATE that
+-- made the envelope running, as a statement of its own: its snapshot must be newer than that lock. Not for a run whose
+-- effect is begun or done: it will not do the work again, so the wish needs a later run.
+CREATE FUNCTION @schema@.take_wishes(delivery_key text, OUT found boolean, OUT payload jsonb, OUT headers jsonb)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    WITH taken AS (
+        DELETE FROM @schema@.restaged AS r
+        WHERE r.delivery_key = take_wishes.delivery_key
+        RETURNING r.id, r.payload, r.options
+    )
+    SELECT t.payload, t.options -> 'headers' INTO take_wishes.payload, take_wishes.headers
+    FROM taken AS t
+    ORDER BY t.id DESC
+    LIMIT 1;
+    take_wishes.found := FOUND;
+END $$;
+REVOKE ALL ON FUNCTION @schema@.take_wishes(text) FROM PUBLIC;
+
+-- Turn the wishes of a key into one new envelope when no live one exists: the newest wish is inserted, the others are
+-- fulfilled by it. Returns its id, or null: no wish, or a live envelope whose end will look again. Call it after the
+-- statement that ended an envelope, and for every key that is found in `restaged`. The insert comes first and alone
+-- waits for others; the wishes are locked after it, in the order that everybody keeps.
+CREATE FUNCTION @schema@.stage_wishes(delivery_key text) RETURNS bigint
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    wish @schema@.restaged;
+    new_id bigint;
+BEGIN
+    LOOP
+        SELECT r.* INTO wish
+        FROM @schema@.restaged AS r
+        WHERE r.delivery_key = stage_wishes.delivery_key
+        ORDER BY r.id DESC
+        LIMIT 1;
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+        new_id := @schema@.insert_envelope(
+            wish.actor, wish.aggregate_id, wish.payload, (wish.options ->> 'available_at')::timestamptz, wish.delivery_key,
+            wish.options ->> 'queue', wish.options ->> 'tenant', wish.options -> 'headers',
+            (wish.options ->> 'max_attempts')::integer);
+        IF new_id IS NULL THEN
+            RETURN NULL;
+        END IF;
+        DELETE FROM @schema@.restaged AS r
+        WHERE r.delivery_key = stage_wishes.delivery_key
+          AND r.id < wish.id;
+        DELETE FROM @schema@.restaged AS r
+        WHERE r.id = wish.id;
+        IF FOUND THEN
+            RETURN new_id;
+        END IF;
+        -- While the insert waited, somebody's run fulfilled the wish: undo, look again.
+        DELETE FROM @schema@.async_dispatches AS d
+        WHERE d.id = new_id;
+    END LOOP;
+END $$;
+REVOKE ALL ON FUNCTION @schema@.stage_wishes(text) FROM PUBLIC;
+
+-- What both forms of cancel do to the one envelope they mean.
+CREATE FUNCTION @schema@.cancel_one(wanted bigint, OUT outcome text)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    its_key text;
+BEGIN
+    UPDATE @schema@.async_dispatches AS d
+    SET status = 'cancelled',
+        finished_at = clock_timestamp(),
+        lease_token = NULL,
+        lease_expires_at = NULL,
+        claimed_by = NULL,
+        check_at = NULL
+    WHERE d.id = wanted
+      AND d.status IN ('pending', 'held', 'sent')
+    RETURNING d.delivery_key INTO its_key;
+    IF FOUND THEN
+        DELETE FROM @schema@.restaged AS r WHERE r.delivery_key = its_key;
+        outcome := 'cancelled';
+        RETURN;
+    END IF;
+    SELECT CASE
+            WHEN d.status = 'running' THEN 'running'
+            WHEN d.status = 'cancelled' THEN 'already'
+            WHEN d.status IN ('dead', 'unknown') THEN 'blocked'
+            ELSE 'ended'
+        END
+    INTO cancel_one.outcome
+    FROM @schema@.async_dispatches AS d
+    WHERE d.id = wanted;
+    outcome := coalesce(outcome, 'not_found');
+END $$;
+REVOKE ALL ON FUNCTION @schema@.cancel_one(bigint) FROM PUBLIC;
+
+-- Cancel an envelope that no worker has begun, and the wishes behind it, in the caller's transaction. `outcome`:
+-- cancelled · already (it was cancelled before) · running (too late: a worker has it) · ended (consumed or rejected) ·
+-- blocked (dead or unknown: a person decides) · not_found. A message that is on its way gets no `go` from begin_work().
+CREATE FUNCTION @schema@.cancel(INOUT id bigint, OUT outcome text)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, @schema@, pg_temp AS $$
+BEGIN
+    SELECT c.outcome INTO outcome FROM @schema@.cancel_one(id) AS c;
+END $$;
+REVOKE ALL ON FUNCTION @schema@.cancel(bigint) FROM PUBLIC;
+
+-- The same by key: cancels the key's live envelope. `id` is null when there was none; wishes alone are cancelled too.
+CREATE FUNCTION @schema@.cancel(delivery_key text, OUT id bigint, OUT outcome text)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, @schema@, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    LOOP
+        SELECT d.id INTO cancel.id
+        FROM @schema@.async_dispatches AS d
+        WHERE d.delivery_key = cancel.delivery_key
+          AND d.status IN ('pending', 'held', 'sent', 'running', 'dead', 'unknown');
+        IF NOT FOUND THEN
+            DELETE FROM @schema@.restaged AS r WHERE r.delivery_key = cancel.delivery_key;
+            outcome := CASE WHEN FOUND THEN 'cancelled' ELSE 'not_found' END;
+            RETURN;
+        END IF;
+        SELECT c.outcome INTO cancel.outcome FROM @schema@.cancel_one(id) AS c;
+        EXIT WHEN outcome NOT IN ('already', 'ended', 'not_found');  -- those ended after we looked: look again
+    END LOOP;
+END $$;
+REVOKE ALL ON FUNCTION @schema@.cancel(text) FROM PUBLIC;
