@@ -97,6 +97,7 @@ CREATE TABLE @schema@.async_dispatches (
     started_at       timestamptz,
     deadline_at      timestamptz,
     worker           text,
+    settled_token    uuid,                         -- the run that settled last: its same settle() again is `already`
     effect           text NOT NULL DEFAULT 'none',
     check_at         timestamptz,                  -- when envelope recovery looks next (sent and running rows)
     finished_at      timestamptz,

@@ -255,6 +255,13 @@ BEGIN
     WITH taken AS (
         DELETE FROM @schema@.restaged AS r
         WHERE r.delivery_key = take_wishes.delivery_key
+          -- This run cannot stand for a wish for later, or for another actor or business row under the same key.
+          AND ((r.options ->> 'available_at')::timestamptz <= clock_timestamp()) IS NOT FALSE
+          AND EXISTS (SELECT FROM @schema@.async_dispatches AS d
+                      WHERE d.delivery_key = r.delivery_key
+                        AND d.status = 'running'
+                        AND d.actor = r.actor
+                        AND d.aggregate_id = r.aggregate_id)
         RETURNING r.id, r.payload, r.options
     )
     SELECT t.payload, t.options -> 'headers' INTO take_wishes.payload, take_wishes.headers

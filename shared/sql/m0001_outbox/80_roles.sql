@@ -39,8 +39,16 @@ GRANT EXECUTE ON FUNCTION
     TO @schema@_stage;
 
 -- work: the worker processes.
+GRANT EXECUTE ON FUNCTION
+    @schema@.begin_work(bigint, text, text, interval, jsonb),
+    @schema@.beat(bigint, uuid, interval),
+    @schema@.effect(bigint, uuid, text, text, text),
+    @schema@.settle(bigint, uuid, text, text, jsonb),
+    @schema@.report_late(bigint, uuid, text, text, text)
+    TO @schema@_work;
 
 -- run: the supervisor's children.
+GRANT EXECUTE ON FUNCTION @schema@.redispatch(bigint, jsonb) TO @schema@_run;
 
 -- operate: a person, or a tool that a person drives; reads what `read` reads.
 
