@@ -51,5 +51,15 @@ GRANT EXECUTE ON FUNCTION
 GRANT EXECUTE ON FUNCTION @schema@.redispatch(bigint, jsonb) TO @schema@_run;
 
 -- operate: a person, or a tool that a person drives; reads what `read` reads.
+GRANT EXECUTE ON FUNCTION
+    @schema@.retry(bigint, text, text),
+    @schema@.discard(bigint, text, text),
+    @schema@.settle_unknown(bigint, text, text, text),
+    @schema@.resend(bigint, text, text),
+    @schema@.release(bigint, text, text),
+    @schema@.pause(text, text, text, text, timestamptz),
+    @schema@.resume(text, text, text, text)
+    TO @schema@_operate;
 
 -- read: views only.
+GRANT SELECT ON @schema@.dispatches, @schema@.backlog, @schema@.audit TO @schema@_read, @schema@_operate;
