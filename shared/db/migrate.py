@@ -18,11 +18,13 @@ from psycopg import errors
 from psycopg.pq import TransactionStatus
 
 from ...config.errors import DatabaseUnavailable, NotPermitted, SchemaError
+from ..backoff import Backoff
 from .migrations import Migration, checked_schema, migrations, opening, roles_of, step
 
 LATEST = len(migrations())
+OLDEST_SERVER = 140000
 ROLE_ENDINGS = ("stage", "work", "run", "operate", "read")
-_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, *[1.0] * 24)  # 30 tries: 6 s of lock waits and 25.6 s of pauses at most
+_TRIES = 30  # 6 s of lock waits and about 26 s of pauses at most
 
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -65,14 +67,17 @@ def migrate(
     """
     checked_schema(schema)
     wait = pause or threading.Event().wait
+    backoff = Backoff(0.05, 1.0)
     holders: list[int] = []
     with _opened(target) as conn:
-        for pause_s in _PAUSES_S:
+        for _ in range(_TRIES):
             try:
                 return _attempt(conn, schema=schema, roles=roles, steps=steps or migrations())
-            except errors.LockNotAvailable:
+            except (errors.LockNotAvailable, errors.DeadlockDetected):
                 holders = _holders(conn, schema)
-                wait(pause_s)
+                wait(backoff.next_s())
+            except errors.InsufficientPrivilege as error:
+                raise NotPermitted(_not_permitted(schema, error)) from error
     raise SchemaError(f"cannot migrate schema {schema}: {_said(holders)}; end it or wait for it, then run it again")
 
 
@@ -94,15 +99,15 @@ def standing(conn: Connection, schema: str, *, steps: Sequence[Migration] | None
     return Standing(
         version=version,
         pending=tuple(m for m in known if m.version not in applied),
-        changed=tuple(_title(m) for m in known if applied.get(m.version, m.checksum) != m.checksum),
+        changed=tuple(m.title for m in known if applied.get(m.version, m.checksum) != m.checksum),
     )
 
 
 def _attempt(conn: Connection, *, schema: str, roles: bool, steps: Sequence[Migration]) -> Report:
     """Do it once, in one transaction; whatever fails leaves nothing behind."""
+    _check_server(conn)
     found = standing(conn, schema, steps=steps)
-    lacking = roles and _roles_missing(conn, schema)
-    if not found.pending and not lacking:
+    if not found.pending and not (roles and _roles_missing(conn, schema)):
         return _report(schema, found, found)
     try:
         conn.execute(opening(schema).encode())
@@ -114,12 +119,24 @@ def _attempt(conn: Connection, *, schema: str, roles: bool, steps: Sequence[Migr
             conn.execute(roles_of(steps, schema).encode() or b"SELECT")
         after = standing(conn, schema, steps=steps)
         conn.execute("COMMIT")
-    except errors.InsufficientPrivilege as error:
-        raise NotPermitted(_not_permitted(schema, error)) from error
     finally:
         if conn.info.transaction_status != TransactionStatus.IDLE and not conn.broken:
             conn.execute("ROLLBACK")
     return _report(schema, found, after, roles=roles)
+
+
+def _check_server(conn: Connection) -> None:
+    if conn.info.server_version < OLDEST_SERVER:
+        raise SchemaError(f"cannot migrate: the server is PostgreSQL {_major(conn)}, wanted 14 or newer; upgrade it")
+    encoding = conn.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise SchemaError(
+            f"cannot migrate: the database is encoded in {encoding}, wanted UTF8; create it anew with UTF8"
+        )
+
+
+def _major(conn: Connection) -> int:
+    return conn.info.server_version // 10000
 
 
 def _report(schema: str, found: Standing, after: Standing, *, roles: bool = False) -> Report:
@@ -127,7 +144,7 @@ def _report(schema: str, found: Standing, after: Standing, *, roles: bool = Fals
         schema=schema,
         before=found.version,
         after=after.version or 0,
-        applied=tuple(_title(m) for m in found.pending),
+        applied=tuple(m.title for m in found.pending),
         changed=after.changed,
         roles=roles,
     )
@@ -139,10 +156,6 @@ def _refuse_changed(schema: str, found: Standing) -> None:
             f"cannot migrate schema {schema}: {', '.join(found.changed)} was applied with another text than this"
             " version ships; install the version that applied it, or compare with pfsup migrate --sql"
         )
-
-
-def _title(migration: Migration) -> str:
-    return f"{migration.version:04d} {migration.name}"
 
 
 def _applied(conn: Connection, schema: str) -> dict[int, str]:

@@ -31,6 +31,11 @@ class Migration:
     roles: str
 
     @property
+    def title(self) -> str:
+        """How people name it: 0001 outbox."""
+        return f"{self.version:04d} {self.name}"
+
+    @property
     def checksum(self) -> str:
         """SHA-256 over the text as shipped: a database remembers which text made it."""
         return hashlib.sha256(self.body.encode()).hexdigest()
