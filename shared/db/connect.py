@@ -76,8 +76,12 @@ def database_url(database: Database, url: str | None = None) -> str:
     return found
 
 
-def pins(database: Database) -> dict[str, str]:
-    """Server settings that every pfsup connection relies on."""
+def pins(database: Database, *, durable: bool = True) -> dict[str, str]:
+    """Server settings that every pfsup connection relies on.
+
+    Without `durable` a commit does not wait for the disk. Dispatch may do so: of a claim or a mark that a crash of the
+    server takes back, all that follows is one more delivery, and what settles work commits durably by itself.
+    """
     statement_ms, lock_ms = round(database.statement_timeout * 1000), round(database.lock_timeout * 1000)
     return {
         "pfsup.pinned": "1",
@@ -92,7 +96,7 @@ def pins(database: Database) -> dict[str, str]:
         "idle_session_timeout": "0",
         # A killed client's running query otherwise keeps its locks to its end: 9.83 s seen, 0.81 s with this.
         "client_connection_check_interval": "1s",
-    }
+    } | ({} if durable else {"synchronous_commit": "off"})
 
 
 def checked_schema(schema: str) -> str:
@@ -102,12 +106,12 @@ def checked_schema(schema: str) -> str:
     raise ConfigError([f"database.schema: cannot use {schema[:80]!r}: wanted ^[a-z_][a-z0-9_]*$, up to 63 long"])
 
 
-def connect_arguments(database: Database, *, application_name: str) -> dict[str, Any]:
+def connect_arguments(database: Database, *, application_name: str, durable: bool = True) -> dict[str, Any]:
     """Keyword arguments for psycopg's connect(): pins, timeouts, TCP keep-alive (a dead peer is noticed in ~10 s)."""
     return {
         "application_name": application_name,
         "connect_timeout": max(1, round(database.connect_timeout)),
-        "options": " ".join(f"-c {name}={_escaped(value)}" for name, value in pins(database).items()),
+        "options": " ".join(f"-c {name}={_escaped(value)}" for name, value in pins(database, durable=durable).items()),
         "keepalives": 1,
         "keepalives_idle": 5,
         "keepalives_interval": 2,
@@ -116,9 +120,13 @@ def connect_arguments(database: Database, *, application_name: str) -> dict[str,
     }
 
 
-def limits_query(database: Database) -> bytes:
+def limits_query(database: Database, *, durable: bool = True) -> bytes:
     """The pins as one statement for one transaction, for connections where a session's settings do not hold."""
-    local = {k: v for k, v in pins(database).items() if not k.startswith(("default_", "pfsup.", "idle_session"))}
+    local = {
+        k: v
+        for k, v in pins(database, durable=durable).items()
+        if not k.startswith(("default_", "pfsup.", "idle_session"))
+    }
     return b"SELECT " + b", ".join(b"set_config('%s', '%s', true)" % (k.encode(), v.encode()) for k, v in local.items())
 
 

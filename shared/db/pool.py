@@ -10,16 +10,18 @@ from ...config.values import Database, Pool
 from .connect import Connection, connect_arguments, database_url, limits_query
 
 
-def open_pool(database: Database, pool: Pool, *, application_name: str) -> AsyncConnectionPool[Connection]:
-    """A pool of pinned autocommit connections, not yet open: use it as `async with`.
+def open_pool(
+    database: Database, pool: Pool, *, application_name: str, durable: bool = True
+) -> AsyncConnectionPool[Connection]:
+    """A pool of pinned autocommit connections, not yet open: use it as `async with`. For `durable` see `pins`.
 
     The url is read again for every connection, so a rotated password needs no restart. Waiting for a connection ends
     after `connect_timeout` with psycopg_pool.PoolTimeout.
     """
 
     def arguments() -> dict[str, Any]:
-        limits = limits_query(database)
-        return connect_arguments(database, application_name=application_name) | {"autocommit": True, "limits": limits}
+        asked = connect_arguments(database, application_name=application_name, durable=durable)
+        return asked | {"autocommit": True, "limits": limits_query(database, durable=durable)}
 
     return AsyncConnectionPool(
         lambda: database_url(database),

@@ -49,6 +49,20 @@ GRANT EXECUTE ON FUNCTION
 
 -- run: the supervisor's children.
 GRANT EXECUTE ON FUNCTION @schema@.redispatch(bigint, jsonb) TO @schema@_run;
+GRANT EXECUTE ON FUNCTION
+    @schema@.claim_due(uuid, text, interval, integer, text[], jsonb, boolean, boolean, text[]),
+    @schema@.next_due(text[], timestamptz),
+    @schema@.mark_sent(uuid[], bigint[], text[]),
+    @schema@.release_claims(uuid, bigint[]),
+    @schema@.fail_send(uuid, bigint[], text[], integer, interval, interval),
+    @schema@.take_back(uuid, integer),
+    @schema@.requeue_lost(text, timestamptz, text, text, integer),
+    @schema@.sent_queues(),
+    @schema@.stage_restaged(text, integer),
+    @schema@.sync_actors(jsonb),
+    @schema@.register_instance(uuid, text, text, integer, text),
+    @schema@.beat_instance(uuid)
+    TO @schema@_run;
 
 -- operate: a person, or a tool that a person drives; reads what `read` reads.
 GRANT EXECUTE ON FUNCTION
