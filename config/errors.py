@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -20,13 +23,35 @@ class PfsupError(Exception):
     exit_code = EXIT_FAILED
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One fault of the configuration: where it stands, the key, what was wanted, what was found, what to do.
+
+    `got` never holds a secret or the value of a key that is not known.
+    """
+
+    where: str = ""  # "pfsup.toml:12", the environment variable's name, "flag"
+    path: str = ""
+    wanted: str = ""
+    got: str = ""
+    hint: str = ""
+
+    def __str__(self) -> str:
+        found = ", ".join(
+            part for part in (self.wanted and f"wanted {self.wanted}", self.got and f"got {self.got}") if part
+        )
+        told = ": ".join(part for part in (self.where, self.path, found) if part)
+        return told + (f"; {self.hint}" if self.hint else "")
+
+
 class ConfigError(PfsupError):
     """The configuration cannot be used. Holds every problem found, not only the first."""
 
     exit_code = EXIT_CONFIG
 
-    def __init__(self, problems: tuple[str, ...] | list[str]) -> None:
-        self.problems = tuple(problems)
+    def __init__(self, problems: Sequence[str | Problem]) -> None:
+        self.problems = tuple(str(problem) for problem in problems)
+        self.details = tuple(p if isinstance(p, Problem) else Problem(path=p) for p in problems)
         super().__init__("cannot use the configuration:\n" + "\n".join(f"  {p}" for p in self.problems))
 
 

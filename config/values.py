@@ -1,129 +1,258 @@
 """The settings as every process sees them: frozen, slotted, plain. Loaded and checked once, in cli/, then handed over.
 
-Field names are the TOML keys. Every duration is seconds (TOML: text with a unit), every size bytes.
-This module imports nothing of ours and no settings library: the parent may hold these objects.
+This is the one definition. Field names are the TOML keys; `setting()` puts each key's default, limits and sentence
+beside it, and the loader, the example file, README's table and `pfsup config` are made from that.
+Every duration is `Seconds` (TOML: text with a unit). This module imports nothing of ours and no settings library: the
+parent may hold these objects.
 """
+
+# ruff: noqa: RUF009 - setting() and section() return a dataclass field, made anew for every key
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Any, Literal, TypeVar, cast
+
+T = TypeVar("T")
+
+Seconds = Annotated[float, "seconds"]  # in TOML and the environment a text with a unit: "500ms", "25s", "7d"
+
+DAY_S = 86400.0
+LONGEST_S = 3650 * DAY_S
+NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.-]{0,127}$"
+NAME_WANTED = "a letter or _, then letters, digits and _ . -, at most 128 characters"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What a key accepts beyond its type, and the one sentence that says what it is for."""
+
+    says: str
+    at_least: float | None = None
+    at_most: float | None = None
+    pattern: str = ""
+    wanted: str = ""  # the pattern in words
+    example: str = ""  # shown in pfsup.example.toml in place of the default
+    secret: bool = False  # never printed
+    path: bool = False  # a relative one is seen from the file it is written in
+
+
+def setting(  # the limits of one key, side by side
+    default: T,
+    says: str,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    pattern: str = "",
+    wanted: str = "",
+    example: str = "",
+    secret: bool = False,
+    path: bool = False,
+) -> T:
+    """A key with its default and what is said and demanded of it. To the type checker it is the default."""
+    rule = Rule(
+        says=says,
+        at_least=at_least,
+        at_most=at_most,
+        pattern=pattern,
+        wanted=wanted,
+        example=example,
+        secret=secret,
+        path=path,
+    )
+    return field(default=default, repr=not secret, metadata={"rule": rule})
+
+
+def section(make: Callable[[], T], says: str, *, example: str = "") -> T:
+    """A table of keys, or a map of named tables (`example` is then the name the example file uses)."""
+    return field(default_factory=make, metadata={"rule": Rule(says=says, example=example)})
+
+
+def rule_of(metadata: Any) -> Rule:
+    """The rule in a dataclass field's metadata."""
+    return cast("Rule", metadata["rule"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
     """Connections of one process: `min` are kept open, never more than `max`."""
 
-    min: int = 0
-    max: int = 2
+    min: int = setting(0, "Connections kept open while idle.", at_least=0, at_most=1000)
+    max: int = setting(2, "Connections this process may hold at once.", at_least=1, at_most=1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Database:
-    url: str = ""
-    url_file: str = ""
-    listen_url: str = ""  # a direct connection, when url goes through a transaction pooler
-    listen_url_file: str = ""
-    migrate_url: str = ""
-    migrate_url_file: str = ""
-    schema: str = "pfsup"
-    connect_timeout: float = 5.0
-    statement_timeout: float = 5.0
-    lock_timeout: float = 2.0
+    """Where the outbox is, and how long a statement of ours may take there."""
+
+    url: str = setting(
+        "",
+        "The application's PostgreSQL, as the role that holds <schema>_run. Needed, here or as url_file.",
+        example="postgresql://pfsup@localhost:5432/app",
+        secret=True,
+    )
+    url_file: str = setting("", "A file that holds the url; read again for every connection.", path=True)
+    listen_url: str = setting("", "A direct connection for LISTEN, when url goes through a pooler.", secret=True)
+    listen_url_file: str = setting("", "A file that holds listen_url.", path=True)
+    migrate_url: str = setting("", "Used by `pfsup migrate`: the role that owns the schema. Else url.", secret=True)
+    migrate_url_file: str = setting("", "A file that holds migrate_url.", path=True)
+    schema: str = setting(
+        "pfsup",
+        "The schema of pfsup's tables and functions; also the prefix of its roles.",
+        pattern=r"^(?!pg_)[a-z_][a-z0-9_]{0,39}$",
+        wanted="lower-case letters, digits and _, at most 40 characters, not beginning with pg_",
+    )
+    connect_timeout: Seconds = setting(5.0, "How long one attempt to connect may take.", at_least=0.1, at_most=300.0)
+    statement_timeout: Seconds = setting(5.0, "How long one statement may run.", at_least=0.1, at_most=3600.0)
+    lock_timeout: Seconds = setting(2.0, "How long one statement may wait for a lock.", at_least=0.01, at_most=3600.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redis:
-    url: str = "redis://127.0.0.1:6379/0"
-    url_file: str = ""
-    socket_timeout: float = 2.0
-    payload: Literal["reference", "inline"] = "reference"
-    group: str = "pfsup"
+    """Where the workers' streams are."""
+
+    url: str = setting("redis://127.0.0.1:6379/0", "redis://, rediss:// (TLS) or unix:///path address.", secret=True)
+    url_file: str = setting("", "A file that holds the url; read again for every connection.", path=True)
+    socket_timeout: Seconds = setting(2.0, "How long one answer may take.", at_least=0.05, at_most=300.0)
+    payload: Literal["reference", "inline"] = setting(
+        "reference", "reference: begin_work returns the payload. inline: the entry carries a copy."
+    )
+    group: str = setting(
+        "pfsup",
+        "The consumer group of the workers.",
+        pattern=r"^[!-~]{1,128}$",
+        wanted="1 to 128 printable ASCII characters without spaces",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supervisor:
-    name: str = "pfsup"
-    runtime_dir: str = ""  # "" = $XDG_RUNTIME_DIR/pfsup, else /run/pfsup (root), else state_dir
-    state_dir: str = ""  # "" = /var/lib/pfsup (root), else ~/.local/state/pfsup
-    stop_timeout: float = 25.0
-    start_method: Literal["fork", "exec"] = "fork"
-    preload: bool = True
-    beat_interval: float = 1.0
-    beat_timeout: float = 10.0
-    boot_timeout: float = 30.0
-    on_failed: Literal["keep", "exit"] = "keep"
+    """The parent process: its name, its files, its patience."""
+
+    name: str = setting(
+        "pfsup",
+        "This instance's name: part of its files' names and of the streams' keys.",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$",
+        wanted="a letter or digit, then letters, digits and _ . -, at most 64 characters",
+    )
+    runtime_dir: str = setting(
+        "", "Holds the socket, lock and pid file. Empty: $XDG_RUNTIME_DIR/pfsup, /run/pfsup as root.", path=True
+    )
+    state_dir: str = setting(
+        "", "Holds what survives a restart. Empty: /var/lib/pfsup as root, else ~/.local/state/pfsup.", path=True
+    )
+    stop_timeout: Seconds = setting(
+        25.0, "What a stop may take before children are killed.", at_least=0.1, at_most=DAY_S
+    )
+    start_method: Literal["fork", "exec"] = setting(
+        "fork", "fork: children share the parent's memory. exec: they do not."
+    )
+    preload: bool = setting(True, "Import the children's modules once, in the parent, before the first fork.")
+    beat_interval: Seconds = setting(1.0, "How often a child says that it lives.", at_least=0.05, at_most=60.0)
+    beat_timeout: Seconds = setting(10.0, "The silence after which a child is replaced.", at_least=0.15, at_most=3600.0)
+    boot_timeout: Seconds = setting(30.0, "How long a child may take to be ready.", at_least=0.1, at_most=3600.0)
+    on_failed: Literal["keep", "exit"] = setting("keep", "What a parked child does to the supervisor.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatch:
-    enabled: bool = True
-    scan_interval: float = 1.0
-    batch_size: int = 100
-    max_in_flight: int = 4
-    claim_lease: float = 30.0
-    max_send_attempts: int = 10
-    wake: Literal["notify", "poll"] = "notify"
-    pool: Pool = field(default_factory=lambda: Pool(min=1, max=4))
+    """The process that moves committed rows to the streams."""
+
+    enabled: bool = setting(True, "Run it.")
+    scan_interval: Seconds = setting(1.0, "The fallback when no notification comes.", at_least=0.01, at_most=3600.0)
+    batch_size: int = setting(100, "Rows claimed by one statement.", at_least=1, at_most=10_000)
+    max_in_flight: int = setting(4, "Batches being sent at once.", at_least=1, at_most=1000)
+    claim_lease: Seconds = setting(30.0, "How long a claimed row belongs to this process.", at_least=1.0, at_most=DAY_S)
+    max_send_attempts: int = setting(10, "Refusals of one row before it is dead.", at_least=1, at_most=10_000)
+    wake: Literal["notify", "poll"] = setting("notify", "notify: LISTEN and the scan. poll: the scan alone.")
+    pool: Pool = section(lambda: Pool(min=1, max=4), "Its connections; one more is held for LISTEN.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    stream: str = ""  # "" = pfsup:<supervisor name>:<queue>
-    max_outstanding: int = 0  # 0 = no limit
+    """One stream."""
+
+    stream: str = setting(
+        "",
+        "The stream's key. Empty: pfsup:<supervisor name>:<queue>.",
+        pattern=r"^[ -~]{0,400}$",
+        wanted="at most 400 printable ASCII characters",
+    )
+    max_outstanding: int = setting(0, "Entries sent and not begun, at most; 0 = no limit.", at_least=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    queue: str = ""  # "" = the actor's name
-    completion: Literal["worker", "handover"] = "worker"
-    max_attempts: int = 20
-    retry_base: float = 2.0
-    retry_cap: float = 3600.0
-    lease: float = 60.0
-    max_run: float = 3600.0
-    on_lost: Literal["unknown", "redispatch"] = "unknown"
+    """What SQL must know of one worker function."""
+
+    queue: str = setting(
+        "", "Its queue. Empty: the actor's name.", pattern=f"^$|{NAME_PATTERN}", wanted=f"empty, or {NAME_WANTED}"
+    )
+    completion: Literal["worker", "handover"] = setting("worker", "handover: sent is the end, no worker reports back.")
+    max_attempts: int = setting(20, "Failed runs before it is dead.", at_least=1, at_most=10_000)
+    retry_base: Seconds = setting(2.0, "The first pause after a failed run.", at_least=0.001, at_most=LONGEST_S)
+    retry_cap: Seconds = setting(3600.0, "The longest pause after a failed run.", at_least=0.001, at_most=LONGEST_S)
+    lease: Seconds = setting(60.0, "How long a worker may be silent.", at_least=1.0, at_most=DAY_S)
+    max_run: Seconds = setting(3600.0, "How long one run may take, beats or not.", at_least=1.0, at_most=LONGEST_S)
+    on_lost: Literal["unknown", "redispatch"] = setting(
+        "unknown", "What becomes of a lost run whose outside effect had begun."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
-    enabled: bool = True
-    kind: str = ""  # "" = the section's name; or a module:Class from --app-dir
-    mode: Literal["act", "observe"] = "act"
-    interval: float = 10.0
-    batch_size: int = 25
-    stale_after: float = 1800.0
-    max_recoveries: int = 5
-    pool: Pool = field(default_factory=Pool)
+    """One recovery process."""
+
+    enabled: bool = setting(True, "Run it.")
+    kind: str = setting("", "What it runs: module:Class from --app-dir.", example="shop.recovery:Invoices")
+    mode: Literal["act", "observe"] = setting("act", "observe: say what would be done, write nothing.")
+    interval: Seconds = setting(10.0, "The pause between two cycles.", at_least=0.05, at_most=DAY_S)
+    batch_size: int = setting(25, "Candidates of one cycle.", at_least=1, at_most=10_000)
+    stale_after: Seconds = setting(
+        1800.0, "The silence after which a run is looked at.", at_least=0.1, at_most=LONGEST_S
+    )
+    max_recoveries: int = setting(5, "Recoveries of one row before it is given up.", at_least=0, at_most=10_000)
+    pool: Pool = section(Pool, "Its connections.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Housekeeping:
-    enabled: bool = True
-    interval: float = 60.0
-    batch_size: int = 1000
-    keep_consumed: float = 7 * 86400.0  # consumed and cancelled and rejected rows, counted from finished_at
-    keep_audit: float = 400 * 86400.0
-    pool: Pool = field(default_factory=lambda: Pool(min=0, max=1))
+    """The process that deletes what is over."""
+
+    enabled: bool = setting(True, "Run it.")
+    interval: Seconds = setting(60.0, "The pause between two rounds.", at_least=0.05, at_most=DAY_S)
+    batch_size: int = setting(1000, "Rows deleted by one statement.", at_least=1, at_most=100_000)
+    keep_consumed: Seconds = setting(
+        7 * DAY_S, "How long consumed, cancelled and rejected rows stay.", at_least=0.0, at_most=LONGEST_S
+    )
+    keep_audit: Seconds = setting(400 * DAY_S, "How long the audit log stays.", at_least=0.0, at_most=LONGEST_S)
+    pool: Pool = section(lambda: Pool(min=0, max=1), "Its connections.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    format: Literal["text", "json"] = "text"
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    file: str = ""  # "" = standard error
+    """What is said, and where."""
+
+    format: Literal["text", "json"] = setting("text", "The form of a line.")
+    level: Literal["debug", "info", "warning", "error"] = setting("info", "The least that is said.")
+    file: str = setting("", "Empty: standard error.", path=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything one supervisor and its children are configured with."""
 
-    database: Database = field(default_factory=Database)
-    redis: Redis = field(default_factory=Redis)
-    supervisor: Supervisor = field(default_factory=Supervisor)
-    dispatch: Dispatch = field(default_factory=Dispatch)
-    queues: dict[str, Queue] = field(default_factory=dict[str, Queue])
-    actors: dict[str, Actor] = field(default_factory=dict[str, Actor])
-    domains: dict[str, Domain] = field(default_factory=dict[str, Domain])
-    housekeeping: Housekeeping = field(default_factory=Housekeeping)
-    log: Log = field(default_factory=Log)
+    database: Database = section(Database, "Where the outbox is.")
+    redis: Redis = section(Redis, "Where the workers' streams are.")
+    supervisor: Supervisor = section(Supervisor, "The parent process.")
+    dispatch: Dispatch = section(Dispatch, "Moves committed rows to the streams.")
+    queues: dict[str, Queue] = section(
+        dict[str, Queue], "One table a queue; a queue without one works.", example="emails"
+    )
+    actors: dict[str, Actor] = section(
+        dict[str, Actor], "One table an actor; one without is as below.", example="send_email"
+    )
+    domains: dict[str, Domain] = section(dict[str, Domain], "One table a recovery process.", example="invoices")
+    housekeeping: Housekeeping = section(Housekeeping, "Deletes what is over.")
+    log: Log = section(Log, "What is said, and where.")

@@ -1,0 +1,192 @@
+"""What must hold between values, and what a name or an address must look like. Each rule is a function of the settings.
+
+A rule yields the faults it finds; `paths` are the keys it read, the first is the one to change. A rule about a key
+whose value was refused already is passed over, so that one mistake is told once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from .durations import text
+from .fields import dotted
+from .secrets import scheme_of
+from .values import NAME_PATTERN, NAME_WANTED, Actor, Pool, Settings
+
+Given = Callable[[str], bool]  # whether a person wrote the key's value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What does not fit: the keys it is about, what was wanted, what is there, what to do."""
+
+    paths: tuple[str, ...]
+    wanted: str
+    got: str
+    hint: str = ""
+
+
+Rule = Callable[[Settings, Given], Iterator[Fault]]
+
+LATER_DOMAINS = ("workflow", "image_session", "delivery", "local_edit", "agent", "envelope", "table")
+OWN_CHILDREN = ("dispatch", "housekeeping", "http", "parent")
+
+
+def _beats(settings: Settings, _: Given) -> Iterator[Fault]:
+    supervisor = settings.supervisor
+    if supervisor.beat_timeout < 3 * supervisor.beat_interval - 1e-9:
+        yield Fault(
+            paths=("supervisor.beat_timeout", "supervisor.beat_interval"),
+            wanted=f"at least 3 × beat_interval ({text(3 * supervisor.beat_interval)})",
+            got=text(supervisor.beat_timeout),
+            hint="one late beat must not cost a child: raise beat_timeout or lower beat_interval",
+        )
+
+
+def _claims(settings: Settings, _: Given) -> Iterator[Fault]:
+    lease = settings.dispatch.claim_lease
+    for path, limit in (
+        ("database.statement_timeout", settings.database.statement_timeout),
+        ("redis.socket_timeout", settings.redis.socket_timeout),
+    ):
+        if lease <= limit:
+            yield Fault(
+                paths=("dispatch.claim_lease", path),
+                wanted=f"more than {path} ({text(limit)})",
+                got=text(lease),
+                hint="else a claim ends while its own statement or send still runs",
+            )
+
+
+def _sends(settings: Settings, _: Given) -> Iterator[Fault]:
+    dispatch = settings.dispatch
+    if dispatch.max_in_flight > dispatch.pool.max:
+        yield Fault(
+            paths=("dispatch.max_in_flight", "dispatch.pool.max"),
+            wanted=f"at most dispatch.pool.max ({dispatch.pool.max})",
+            got=str(dispatch.max_in_flight),
+            hint="each batch in flight needs a connection to mark its rows: raise pool.max or lower max_in_flight",
+        )
+
+
+def _pools(settings: Settings, _: Given) -> Iterator[Fault]:
+    for path, pool in pools(settings):
+        if pool.min > pool.max:
+            yield Fault(
+                paths=(f"{path}.min", f"{path}.max"), wanted=f"at most {path}.max ({pool.max})", got=str(pool.min)
+            )
+
+
+def pools(settings: Settings) -> Iterator[tuple[str, Pool]]:
+    """Every process's pool of connections, with its path."""
+    yield "dispatch.pool", settings.dispatch.pool
+    yield "housekeeping.pool", settings.housekeeping.pool
+    for name, domain in settings.domains.items():
+        yield dotted("domains", name, "pool"), domain.pool
+
+
+def _silences(settings: Settings, _: Given) -> Iterator[Fault]:
+    """A worker beats within its lease; until that is over its silence is legal, and no domain may call it stale."""
+    leases = {"the default lease of an actor": Actor().lease}
+    leases |= {dotted("actors", name, "lease"): actor.lease for name, actor in settings.actors.items()}
+    longest = max(leases, key=lambda path: leases[path])
+    for name, domain in settings.domains.items():
+        if domain.stale_after <= leases[longest]:
+            yield Fault(
+                paths=(dotted("domains", name, "stale_after"), longest),
+                wanted=f"more than the longest legal silence ({text(leases[longest])}, {longest})",
+                got=text(domain.stale_after),
+                hint="else healthy runs are taken away",
+            )
+
+
+def _actors(settings: Settings, _: Given) -> Iterator[Fault]:
+    for name, actor in settings.actors.items():
+        if actor.retry_cap < actor.retry_base:
+            yield Fault(
+                paths=(dotted("actors", name, "retry_cap"), dotted("actors", name, "retry_base")),
+                wanted=f"at least retry_base ({text(actor.retry_base)})",
+                got=text(actor.retry_cap),
+            )
+
+
+def _names(settings: Settings, _: Given) -> Iterator[Fault]:
+    for section, names in (("queues", settings.queues), ("actors", settings.actors)):
+        for name in names:
+            if re.fullmatch(NAME_PATTERN, name) is None:
+                yield Fault(paths=(dotted(section, name),), wanted=NAME_WANTED, got=repr(name[:140]))
+
+
+def _domains(settings: Settings, _: Given) -> Iterator[Fault]:
+    for name, domain in settings.domains.items():
+        path = dotted("domains", name)
+        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]{0,39}", name) is None or name in OWN_CHILDREN:
+            wanted = "a letter or _, then letters, digits, _ and -, at most 40 characters, no process of pfsup's own"
+            yield Fault(paths=(path,), wanted=wanted, got=repr(name[:140]), hint="rename the section")
+        if domain.enabled:
+            yield from _kind(f"{path}.kind", domain.kind or name, written=bool(domain.kind))
+
+
+def _kind(path: str, kind: str, *, written: bool) -> Iterator[Fault]:
+    if kind in LATER_DOMAINS:
+        hint = "take the section out, or set enabled = false"
+        yield Fault(
+            paths=(path,), wanted="module:Class", got=f'"{kind}", which is not available in this version', hint=hint
+        )
+    elif re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", kind) is None:
+        hint = 'name the class that does the work, such as kind = "shop.recovery:Invoices"'
+        yield Fault(paths=(path,), wanted="module:Class", got=repr(kind[:60]) if written else "no kind", hint=hint)
+
+
+def _database(settings: Settings, given: Given) -> Iterator[Fault]:
+    database = settings.database
+    if not database.url and not database.url_file:
+        hint = 'set [database] url = "postgresql://…", url_file, or PFSUP_DATABASE__URL'
+        yield Fault(
+            paths=("database.url", "database.url_file"), wanted="the address of a PostgreSQL", got="nothing", hint=hint
+        )
+    for key in ("url", "listen_url", "migrate_url"):
+        yield from _address(f"database.{key}", getattr(database, key), getattr(database, f"{key}_file"), given)
+        value: str = getattr(database, key)
+        if value and scheme_of(value) not in ("postgresql", "postgres") and not re.match(r"\s*[a-z_]+\s*=", value):
+            wanted = 'postgresql://user@host:port/database, or "host=… dbname=…"'
+            yield Fault(paths=(f"database.{key}",), wanted=wanted, got=_other(value))
+
+
+def _redis(settings: Settings, given: Given) -> Iterator[Fault]:
+    redis = settings.redis
+    yield from _address("redis.url", redis.url, redis.url_file, given)
+    if not redis.url and not redis.url_file:
+        yield Fault(
+            paths=("redis.url",),
+            wanted="the address of a Redis",
+            got="nothing",
+            hint="leave the key out for the default",
+        )
+    if redis.url and scheme_of(redis.url) not in ("redis", "rediss", "unix"):
+        yield Fault(
+            paths=("redis.url",), wanted="redis://host:port/0, rediss://… or unix:///path", got=_other(redis.url)
+        )
+
+
+def _address(path: str, value: str, file: str, given: Given) -> Iterator[Fault]:
+    if value and file and given(path):
+        hint = "keep one of them"
+        yield Fault(paths=(path, f"{path}_file"), wanted=f"this or {path}_file", got="both", hint=hint)
+
+
+def _other(address: str) -> str:
+    """What kind of address it is, without showing it: it may hold a password."""
+    scheme = scheme_of(address)
+    return (
+        f"an address with the scheme {scheme[:20]}"
+        if scheme
+        else f"a text of {len(address)} characters without a scheme"
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    _database, _redis, _beats, _claims, _sends, _pools, _silences, _actors, _names, _domains,
+)  # fmt: skip
