@@ -15,6 +15,7 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from ...config.errors import ConfigError
+from ...config.secrets import secret
 from ...config.values import Database
 
 _SCHEMA = re.compile(r"^[a-z_][a-z0-9_]{0,62}$")
@@ -66,11 +67,15 @@ async def _look_for_pins(conn: Connection) -> None:
     await conn.set_autocommit(autocommit)
 
 
-def database_url(database: Database, url: str | None = None) -> str:
-    """The connection string: `url`, else `[database] url` with its file read now, so a rotated password is used."""
-    from ...config.secrets import secret
+def database_url(database: Database, url: str | None = None, *, listening: bool = False) -> str:
+    """The connection string: `url`, else `[database] url` with its file read now, so a rotated password is used.
 
-    found = url or secret(database.url, database.url_file)
+    `listening`: for LISTEN, `[database] listen_url` goes first where it is set.
+    """
+    found = url
+    if listening:
+        found = secret(database.listen_url, database.listen_url_file)
+    found = found or secret(database.url, database.url_file)
     if not found:
         raise ConfigError(["database.url: cannot connect to PostgreSQL: no url is set; set [database] url or url_file"])
     return found

@@ -129,6 +129,8 @@ def remedy(error: BaseException) -> str:
             return _connection_remedy(error)
         case broker.RedisError():
             return broker_remedy(error)
+        case TimeoutError():
+            return "PostgreSQL did not answer in time; is it up and reachable?"
         case _:
             return printable(f"cannot go on: {type(error).__name__}: {error}", limit=200)
 
