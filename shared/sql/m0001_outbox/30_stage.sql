@@ -129,12 +129,12 @@ BEGIN
         max_attempts := options ->> 'max_attempts';
     END IF;
     -- The same rules as the CHECK's, looked at first: a violated CHECK prints the whole row, payload included.
-    IF (actor ~ '^[A-Za-z_][A-Za-z0-9_.-]{0,127}$'
+    IF (actor ~ '^[A-Za-z_][A-Za-z0-9_.-]*$' AND length(actor) <= 128
         AND length(aggregate_id) BETWEEN 1 AND 200 AND aggregate_id !~ '[[:cntrl:]]'
         AND (payload IS NULL OR pg_column_size(payload) <= 262144)
         AND (available_at IS NULL OR isfinite(available_at))
         AND (delivery_key IS NULL OR (length(delivery_key) BETWEEN 1 AND 400 AND delivery_key !~ '[[:cntrl:]]'))
-        AND (queue IS NULL OR queue ~ '^[A-Za-z_][A-Za-z0-9_.-]{0,127}$')
+        AND (queue IS NULL OR (queue ~ '^[A-Za-z_][A-Za-z0-9_.-]*$' AND length(queue) <= 128))
         AND (tenant IS NULL OR (length(tenant) BETWEEN 1 AND 200 AND tenant !~ '[[:cntrl:]]'))
         AND (headers IS NULL OR (jsonb_typeof(headers) = 'object' AND pg_column_size(headers) <= 8192))) IS NOT TRUE
     THEN
