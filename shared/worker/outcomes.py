@@ -64,6 +64,10 @@ class Late(PfsupError):
         super().__init__(text)
 
 
+class Busy(PfsupError):
+    """Somebody locks the row for longer than is waited for; the message must be delivered again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
     """What settle() is called with. `retry_in_s` None: the actor's back-off decides."""
