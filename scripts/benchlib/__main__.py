@@ -89,8 +89,12 @@ def run(
         print(orjson.dumps(result.as_json(told)).decode())
     else:
         print("\n".join(result.as_lines(told)))
-    if check and not result.met:
-        sys.exit(1)
+    sys.exit(exit_code(result, check=check))
+
+
+def exit_code(result: Result, *, check: bool) -> int:
+    """1 when a target is missed and somebody asked, else 0."""
+    return 1 if check and not result.met else 0
 
 
 if __name__ == "__main__":

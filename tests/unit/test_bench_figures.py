@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from benchlib.__main__ import exit_code
 from benchlib.figures import Pair, Target, judge, pairs, sequence
 from benchlib.report import Result, rounded
 
@@ -66,6 +67,11 @@ def result_of(values: list[float]) -> Result:
 def test_result_is_missed_when_one_target_is_missed():
     assert result_of([1.0, 1.0, 1.0, 1.0]).met
     assert not result_of([3.0, 1.0, 1.0, 3.0]).met
+
+
+def test_check_alone_makes_a_missed_target_a_failure():
+    missed, met = result_of([3.0, 1.0, 1.0, 3.0]), result_of([1.0, 1.0, 1.0, 1.0])
+    assert [exit_code(missed, check=True), exit_code(missed, check=False), exit_code(met, check=True)] == [1, 0, 0]
 
 
 def test_json_holds_environment_repetitions_runs_ratio_and_spread():

@@ -1,0 +1,100 @@
+-- The shop that the demo plays. `@schema@` is pfsup's schema; the shop's own is `shop`. Two witnesses that pfsup never
+-- writes: `commits`, written in the transaction that stages; `executions`, append-only and without a unique key, written
+-- by the work functions in the transaction that settles.
+
+-- name: create
+-- Make the shop's tables, and one login for each of the three programs, with pfsup's roles. Run once, as the owner.
+CREATE SCHEMA shop;
+CREATE TABLE shop.commits (
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    actor        text NOT NULL,
+    aggregate    text NOT NULL,
+    version      integer NOT NULL,
+    keyed        boolean NOT NULL,
+    plan         text NOT NULL,
+    committed_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE TABLE shop.delivery_jobs (
+    id          text PRIMARY KEY,
+    version     integer NOT NULL DEFAULT 1,     -- counts the wishes for a delivery
+    delivered   integer NOT NULL DEFAULT 0,     -- the version that was delivered last
+    progress_at timestamptz
+);
+CREATE TABLE shop.executions (
+    aggregate   text NOT NULL,
+    version     integer NOT NULL,
+    dispatch_id bigint NOT NULL,
+    worker      text NOT NULL,
+    outcome     text NOT NULL,
+    executed_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE ROLE shop_app LOGIN IN ROLE @schema@_stage;
+CREATE ROLE shop_worker LOGIN IN ROLE @schema@_work;
+CREATE ROLE shop_supervisor LOGIN IN ROLE @schema@_run;
+GRANT USAGE ON SCHEMA shop TO shop_app, shop_worker;
+GRANT INSERT ON shop.commits TO shop_app;
+GRANT SELECT, INSERT, UPDATE ON shop.delivery_jobs TO shop_app;
+GRANT SELECT, UPDATE ON shop.delivery_jobs TO shop_worker;
+GRANT INSERT ON shop.executions TO shop_worker;
+
+-- name: note_commit
+-- The shop's own witness of an order; the caller stages in the same transaction.
+INSERT INTO shop.commits (actor, aggregate, version, keyed, plan)
+VALUES (%(actor)s, %(aggregate)s, %(version)s, %(keyed)s, %(plan)s);
+
+-- name: want_delivery
+-- Ask for a delivery, or for another one; returns which wish this is.
+INSERT INTO shop.delivery_jobs AS j (id) VALUES (%(aggregate)s)
+ON CONFLICT (id) DO UPDATE SET version = j.version + 1
+RETURNING version;
+
+-- name: deliver
+-- Deliver the newest wish; returns its version.
+UPDATE shop.delivery_jobs SET delivered = version, progress_at = clock_timestamp()
+WHERE id = %(aggregate)s
+RETURNING version;
+
+-- name: note_execution
+-- The witness of the work; the caller settles in the same transaction.
+INSERT INTO shop.executions (aggregate, version, dispatch_id, worker, outcome)
+VALUES (%(aggregate)s, %(version)s, %(dispatch_id)s, %(worker)s, %(outcome)s);
+
+-- name: refuse
+-- End a run with a final no, in the caller's transaction.
+SELECT FROM @schema@.settle(%(id)s, %(token)s, 'rejected', 'as planned');
+
+-- name: commits
+-- Everything that the shop committed.
+SELECT id, aggregate, version, keyed FROM shop.commits ORDER BY id;
+
+-- name: executions
+-- Everything that was executed.
+SELECT aggregate, version, dispatch_id FROM shop.executions;
+
+-- name: standing
+-- For the display only: where the envelopes are.
+SELECT
+    (SELECT count(*) FROM shop.commits) AS committed,
+    (SELECT count(*) FROM shop.executions) AS executed,
+    count(*) AS envelopes,
+    count(*) FILTER (WHERE d.status = 'pending') AS pending,
+    count(*) FILTER (WHERE d.deliveries > 0) AS sent,
+    count(*) FILTER (WHERE d.status = 'sent') AS waiting,
+    count(*) FILTER (WHERE d.status = 'running') AS running,
+    count(*) FILTER (WHERE d.status = 'consumed') AS consumed,
+    count(*) FILTER (WHERE d.status = 'rejected') AS rejected,
+    count(*) FILTER (WHERE d.status = 'unknown') AS unknown,
+    count(*) FILTER (WHERE d.status = 'dead') AS dead,
+    coalesce(sum(d.attempts), 0)::integer AS retried,
+    coalesce(sum(d.recoveries), 0)::integer AS recovered,
+    (SELECT count(*) FROM @schema@.restaged) AS wishes
+FROM @schema@.async_dispatches AS d;
+
+-- name: waits
+-- For the display only: what the last delivery of each envelope waited, in ms. What is due later waits from then on.
+SELECT
+    extract(epoch FROM d.sent_at - greatest(d.staged_at, d.available_at))::float8 * 1000 AS staged_to_sent,
+    extract(epoch FROM d.started_at - d.sent_at)::float8 * 1000 AS sent_to_started
+FROM @schema@.async_dispatches AS d
+WHERE d.sent_at IS NOT NULL AND d.started_at IS NOT NULL
+  AND d.staged_at > clock_timestamp() - make_interval(secs => %(last_s)s);
