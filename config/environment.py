@@ -21,7 +21,17 @@ from .values import Settings
 
 PREFIX = "PFSUP_"
 # Read by other parts of pfsup; they are no settings.
-OTHER_VARIABLES = frozenset({"PFSUP_CONFIG"})
+OTHER_VARIABLES = frozenset(
+    {
+        "PFSUP_CONFIG",
+        "PFSUP_PG_BIN",
+        "PFSUP_PYTHON",
+        "PFSUP_REDIS_SERVER",
+        "PFSUP_REQUIRE",
+        "PFSUP_TEST_WORKERS",
+        "PFSUP_VENV",
+    }
+)
 # Kubernetes puts these into every container of a namespace in which a service is called pfsup or pfsup-…
 # (Kubernetes manual, "Discovering services"). They must not keep a supervisor from starting.
 _SERVICE_LINK = re.compile(

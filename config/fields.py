@@ -28,6 +28,16 @@ class Key:
     named: type[Any] | None = None
 
     @property
+    def low(self) -> float | int | None:
+        """The least value, as a number of the key's own type."""
+        return _same_type(self.kind, self.rule.at_least)
+
+    @property
+    def high(self) -> float | int | None:
+        """The greatest value, as a number of the key's own type."""
+        return _same_type(self.kind, self.rule.at_most)
+
+    @property
     def choices(self) -> tuple[str, ...]:
         """The texts that are allowed, when only some are."""
         return cast("tuple[str, ...]", get_args(self.kind)) if get_origin(self.kind) is Literal else ()
@@ -48,9 +58,13 @@ def _type_in_words(kind: Any) -> str:
     return {bool: "true or false", int: "a whole number", str: "text"}[kind]
 
 
+def _same_type(kind: Any, limit: float | None) -> float | int | None:
+    return int(limit) if kind is int and limit is not None else limit
+
+
 def _limited(words: str, key: Key) -> str:
     show = durations.text if key.kind == SECONDS else str
-    low, high = key.rule.at_least, key.rule.at_most
+    low, high = key.low, key.high
     return (
         words
         + (f", at least {show(low)}" if low is not None else "")
@@ -63,6 +77,11 @@ def keys_of(table: type[Any]) -> dict[str, Key]:
     """The keys of one dataclass of settings, in their order."""
     hints = get_type_hints(table, include_extras=True)
     return {f.name: _key(f, hints[f.name]) for f in fields(table)}
+
+
+def keys_in(values: Any) -> dict[str, Key]:
+    """The keys of the dataclass that `values` is an instance of."""
+    return keys_of(cast("type[Any]", type(values)))
 
 
 def _key(field: Field[Any], kind: Any) -> Key:
@@ -108,7 +127,7 @@ def siblings(path: tuple[str, ...]) -> tuple[str, ...]:
 
 def leaves(values: Any, *, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Key, Any]]:
     """Every single value below a dataclass of settings: its path, its key, the value."""
-    for name, key in keys_of(cast("type[Any]", type(values))).items():
+    for name, key in keys_in(values).items():
         value = getattr(values, name)
         if key.named is not None:
             for entry in value:

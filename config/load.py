@@ -1,4 +1,4 @@
-"""The settings, loaded and checked whole, each with its origin. Flags go before the environment, that before the file."""
+"""The settings, loaded and checked whole, each with its origin. A flag beats the environment, and that the file."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def _matching(pattern: str) -> Callable[[str], str]:
 def _filled(default: Any, model: BaseModel) -> Any:
     """`default` with what the checked model holds: the frozen dataclass that every process uses."""
     given = {field.removesuffix("_"): getattr(model, field) for field in model.model_fields_set}
-    keys = fields.keys_of(cast("type[Any]", type(default)))
+    keys = fields.keys_in(default)
     return replace(
         default, **{name: _value(keys[name], getattr(default, name), value) for name, value in given.items()}
     )

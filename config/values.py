@@ -88,7 +88,7 @@ class Database:
 
     url: str = setting(
         "",
-        "The application's PostgreSQL, as the role that holds <schema>_run. Needed, here or as url_file.",
+        "The application's PostgreSQL, as a user that has role `<schema>_run`. Needed, here or as url_file.",
         example="postgresql://pfsup@localhost:5432/app",
         secret=True,
     )
@@ -112,9 +112,11 @@ class Database:
 class Redis:
     """Where the workers' streams are."""
 
-    url: str = setting("redis://127.0.0.1:6379/0", "redis://, rediss:// (TLS) or unix:///path address.", secret=True)
+    url: str = setting(
+        "redis://127.0.0.1:6379/0", "The Redis: redis://host:port/0, rediss://… (TLS) or unix:///path.", secret=True
+    )
     url_file: str = setting("", "A file that holds the url; read again for every connection.", path=True)
-    socket_timeout: Seconds = setting(2.0, "How long one answer may take.", at_least=0.05, at_most=300.0)
+    socket_timeout: Seconds = setting(2.0, "How long Redis may take to answer.", at_least=0.05, at_most=300.0)
     payload: Literal["reference", "inline"] = setting(
         "reference", "reference: begin_work returns the payload. inline: the entry carries a copy."
     )
@@ -152,7 +154,9 @@ class Supervisor:
     beat_interval: Seconds = setting(1.0, "How often a child says that it lives.", at_least=0.05, at_most=60.0)
     beat_timeout: Seconds = setting(10.0, "The silence after which a child is replaced.", at_least=0.15, at_most=3600.0)
     boot_timeout: Seconds = setting(30.0, "How long a child may take to be ready.", at_least=0.1, at_most=3600.0)
-    on_failed: Literal["keep", "exit"] = setting("keep", "What a parked child does to the supervisor.")
+    on_failed: Literal["keep", "exit"] = setting(
+        "keep", "A parked child: keep the supervisor running, or exit with code 3."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +164,9 @@ class Dispatch:
     """The process that moves committed rows to the streams."""
 
     enabled: bool = setting(True, "Run it.")
-    scan_interval: Seconds = setting(1.0, "The fallback when no notification comes.", at_least=0.01, at_most=3600.0)
+    scan_interval: Seconds = setting(
+        1.0, "How often the table is read when no notification comes.", at_least=0.01, at_most=3600.0
+    )
     batch_size: int = setting(100, "Rows claimed by one statement.", at_least=1, at_most=10_000)
     max_in_flight: int = setting(4, "Batches being sent at once.", at_least=1, at_most=1000)
     claim_lease: Seconds = setting(30.0, "How long a claimed row belongs to this process.", at_least=1.0, at_most=DAY_S)
@@ -236,7 +242,7 @@ class Log:
 
     format: Literal["text", "json"] = setting("text", "The form of a line.")
     level: Literal["debug", "info", "warning", "error"] = setting("info", "The least that is said.")
-    file: str = setting("", "Empty: standard error.", path=True)
+    file: str = setting("", "The file that lines are added to. Empty: standard error.", path=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +257,7 @@ class Settings:
         dict[str, Queue], "One table a queue; a queue without one works.", example="emails"
     )
     actors: dict[str, Actor] = section(
-        dict[str, Actor], "One table an actor; one without is as below.", example="send_email"
+        dict[str, Actor], "One table an actor; an actor without one has these values.", example="send_email"
     )
     domains: dict[str, Domain] = section(dict[str, Domain], "One table a recovery process.", example="invoices")
     housekeeping: Housekeeping = section(Housekeeping, "Deletes what is over.")
