@@ -55,12 +55,12 @@ def work(
     """Run one message; `message` is the entry's fields. None instead of a task: do nothing, drop the message.
 
     `conn` must be idle. begin_work() commits at once; what the block writes through `conn` and the settlement are then
-    one transaction, committed on leaving (on an autocommit connection use `with task.transaction()`). An exception rolls
-    back and settles: Retry, Snooze, Reject and Unknown as they say, silently; any other is a retry and raised again.
+    one transaction, committed on leaving (on an autocommit connection use `with task.transaction()`). An exception
+    rolls back and settles: Retry, Snooze, Reject and Unknown as they say; any other is a retry and is raised again.
     Raises Busy when somebody locks the row for long (have the message delivered again) and Late when the row was lost
     meanwhile: the transaction is rolled back, and the claim is written down for a person.
 
-    The lease of `lease_s` seconds is prolonged from a thread with a connection of its own, made when a third of it is over.
+    A thread prolongs the lease of `lease_s` seconds over a connection of its own, made when a third of it is over.
     """
     if conn.info.transaction_status != TransactionStatus.IDLE:
         raise PfsupError("cannot begin work: the connection is inside a transaction; commit or roll back first")
@@ -134,10 +134,9 @@ class _Runs:
         self.rollback()
         if hold.settled:
             return
-        if isinstance(error, Late):
-            if error.claimed:
-                self.report_late(hold, Settlement(outcome="consumed"))
-                return
+        if isinstance(error, Late) and error.claimed:
+            self.report_late(hold, Settlement(outcome="consumed"))
+            return
         settlement = settlement_of(error)
         try:
             with self.conn.transaction(), late_is_told():

@@ -245,10 +245,10 @@ END $$;
 REVOKE ALL ON FUNCTION @schema@.stage_many(jsonb) FROM PUBLIC;
 
 -- Take the wishes of a key that a beginning run fulfils: delete those that this statement sees and return the newest
--- one's payload and headers, which the run must work with (`found` false: there were none). Call it after the UPDATE that
+-- one's payload and headers, which the run must work with (`any_taken` false: there were none). Call it after the UPDATE that
 -- made the envelope running, as a statement of its own: its snapshot must be newer than that lock. Not for a run whose
 -- effect is begun or done: it will not do the work again, so the wish needs a later run.
-CREATE FUNCTION @schema@.take_wishes(delivery_key text, OUT found boolean, OUT payload jsonb, OUT headers jsonb)
+CREATE FUNCTION @schema@.take_wishes(delivery_key text, OUT any_taken boolean, OUT payload jsonb, OUT headers jsonb)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -268,7 +268,7 @@ BEGIN
     FROM taken AS t
     ORDER BY t.id DESC
     LIMIT 1;
-    take_wishes.found := FOUND;
+    any_taken := FOUND;  -- not called `found`: that would hide FOUND
 END $$;
 REVOKE ALL ON FUNCTION @schema@.take_wishes(text) FROM PUBLIC;
 

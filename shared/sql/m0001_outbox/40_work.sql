@@ -134,7 +134,7 @@ BEGIN
     -- wish staged since then needs a run of its own.
     IF r.delivery_key IS NOT NULL AND r.effect = 'none' THEN
         SELECT w.* INTO wish FROM @schema@.take_wishes(r.delivery_key) w;
-        IF wish.found THEN
+        IF wish.any_taken THEN
             -- The run that stands for the newest wish works with what that wish brought.
             UPDATE @schema@.async_dispatches d
             SET payload = wish.payload, headers = coalesce(wish.headers, d.headers)
@@ -324,8 +324,9 @@ BEGIN
         RETURN NULL;
     END IF;
     BEGIN
+        -- Anything else than a number or text is no interval: '[1]' alone would be read as 1 second.
         wait := CASE WHEN jsonb_typeof(value) = 'number' THEN make_interval(secs => (value #>> '{}')::double precision)
-                     ELSE (value #>> '{}')::interval END;
+                     WHEN jsonb_typeof(value) = 'string' THEN (value #>> '{}')::interval END;
     EXCEPTION WHEN data_exception THEN
         wait := NULL;
     END;
