@@ -227,6 +227,7 @@ class Parent:
             "overslept": self._turns.overslept,
             "longest_turn_s": round(self._turns.longest_s, 6),
             "reaped": self._processes.reaped,
+            "fds": self._registry.fds,
             "strange_fds": self._registry.strange_fds,
             "strange_tasks": self._registry.strange_tasks,
             "log_errors": self._setup.log_errors(),

@@ -30,7 +30,8 @@ class Source:
     fd: int
     priority: Priority
     act: Callable[[], None]
-    is_open: bool = True
+    is_open: bool = True  # watched
+    is_declared: bool = True  # in the registry
     wants_write: bool = False
 
 
@@ -49,11 +50,17 @@ class Poller:
         self.registry.own(fd, what, close=close)
         return source
 
-    def remove(self, source: Source) -> None:
-        """Forget a source. Call it before the descriptor is closed: afterwards epoll cannot let go of it (seen)."""
+    def mute(self, source: Source) -> None:
+        """Watch a source no longer; its descriptor stays open, and declared."""
         if source.is_open:
             source.is_open = False
             self._selector.unregister(source.fd)
+
+    def remove(self, source: Source) -> None:
+        """Forget a source. Call it before the descriptor is closed: afterwards epoll cannot let go of it (seen)."""
+        self.mute(source)
+        if source.is_declared:
+            source.is_declared = False
             self.registry.release(source.fd)
 
     def write_too(self, source: Source, wanted: bool) -> None:

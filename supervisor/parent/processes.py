@@ -178,7 +178,7 @@ class Processes:
             self._hear(process.child, message)
         self.noise += wire.bad - bad_before
         if wire.ended:
-            self._poller.remove(process.sources[0])
+            self._poller.mute(process.sources[0])
         else:
             self._flush(process)
 

@@ -24,6 +24,7 @@ class Registry:
     """
 
     inherited: frozenset[int] = field(default_factory=lambda: frozenset(open_descriptors()) | STANDARD)
+    fds: int = 0  # at the last check, as the kernel counts
     strange_fds: int = 0
     strange_tasks: int = 0
     _own: dict[int, tuple[str, Callable[[], None] | None]] = field(
@@ -50,8 +51,9 @@ class Registry:
 
     def check(self) -> None:
         """Compare with the kernel; remember and log what is strange."""
-        known = self.inherited | self._own.keys()
-        strange = {fd: _target(fd) for fd in open_descriptors() if fd not in known}
+        known, there = self.inherited | self._own.keys(), open_descriptors()
+        self.fds = len(there)
+        strange = {fd: _target(fd) for fd in there if fd not in known}
         tasks = kernel_tasks() - 1
         if (len(strange), tasks) != (self.strange_fds, self.strange_tasks) and (strange or tasks):
             log.error("undeclared in the supervisor: descriptors %s, further threads %d", strange, tasks)
