@@ -77,7 +77,8 @@ CREATE TABLE @schema@.async_dispatches (
 -- 2 with one. (Its price: an update of a row whose payload lies outside the page reads the payload once.)
 -- PL/pgSQL, because a SQL-language body is planned at every call before PostgreSQL 18. No SET search_path: it would be
 -- set up anew for every statement (2 us); whoever writes rows runs inside a function of ours that pinned it, or is the
--- owner. A length beside a plain * costs 0.8 us, {0,127} in the pattern 2.6.
+-- owner. A length beside a plain * costs 0.8 us, {0,127} in the pattern 2.6. IF and not one CASE: an expression is
+-- prepared once a transaction, so only the branch that is taken is paid for (one CASE for all: 14 us more).
 CREATE FUNCTION @schema@.row_is_legal(d @schema@.async_dispatches) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
@@ -93,34 +94,29 @@ BEGIN
             AND d.completion IN ('worker', 'handover') AND d.effect IN ('none', 'begun', 'done')) IS NOT TRUE THEN
         RETURN false;
     END IF;
-    RETURN CASE d.status
-        -- Intent. Either free, or wholly claimed by a dispatcher. What a past run left is cleared, but for an effect that
-        -- is done.
-        WHEN 'pending' THEN d.effect <> 'begun'
+    -- Intent. Either free, or wholly claimed by a dispatcher. What a past run left is cleared, but for an effect that is done.
+    IF d.status = 'pending' THEN
+        RETURN d.effect <> 'begun'
             AND num_nulls(d.lease_token, d.lease_expires_at, d.claimed_by) IN (0, 3)
-            AND num_nonnulls(d.sent_at, d.started_at, d.deadline_at, d.worker, d.check_at, d.finished_at) = 0
-        WHEN 'held' THEN
-            num_nonnulls(d.lease_token, d.lease_expires_at, d.claimed_by, d.started_at, d.deadline_at, d.worker,
-                         d.check_at, d.finished_at) = 0
-        WHEN 'sent' THEN d.completion = 'worker' AND d.effect <> 'begun' AND d.sent_at IS NOT NULL
+            AND num_nonnulls(d.sent_at, d.started_at, d.deadline_at, d.worker, d.check_at, d.finished_at) = 0;
+    ELSIF d.status = 'sent' THEN
+        RETURN d.completion = 'worker' AND d.effect <> 'begun' AND d.sent_at IS NOT NULL
             AND num_nonnulls(d.lease_token, d.lease_expires_at, d.claimed_by, d.started_at, d.deadline_at, d.worker,
-                             d.finished_at) = 0
-        WHEN 'running' THEN d.completion = 'worker'
+                             d.finished_at) = 0;
+    ELSIF d.status = 'running' THEN
+        RETURN d.completion = 'worker'
             AND num_nulls(d.lease_token, d.lease_expires_at, d.sent_at, d.started_at, d.deadline_at, d.worker) = 0
-            AND num_nonnulls(d.claimed_by, d.finished_at) = 0
-        -- Ends. The token stays, so that the same settle() again is answered `already`.
-        WHEN 'consumed' THEN d.effect <> 'begun' AND num_nulls(d.finished_at, d.sent_at) = 0
-            AND num_nonnulls(d.lease_expires_at, d.claimed_by, d.check_at) = 0
-        WHEN 'rejected' THEN d.finished_at IS NOT NULL
-            AND num_nonnulls(d.lease_expires_at, d.claimed_by, d.check_at) = 0
-        WHEN 'cancelled' THEN d.finished_at IS NOT NULL
-            AND num_nonnulls(d.lease_expires_at, d.claimed_by, d.check_at) = 0
-        WHEN 'dead' THEN d.finished_at IS NOT NULL
-            AND num_nonnulls(d.lease_expires_at, d.claimed_by, d.check_at) = 0
-        WHEN 'unknown' THEN d.finished_at IS NOT NULL
-            AND num_nonnulls(d.lease_expires_at, d.claimed_by, d.check_at) = 0
-        ELSE false
-    END;
+            AND num_nonnulls(d.claimed_by, d.finished_at) = 0;
+    ELSIF d.status = 'held' THEN
+        RETURN num_nonnulls(d.lease_token, d.lease_expires_at, d.claimed_by, d.started_at, d.deadline_at, d.worker,
+                            d.check_at, d.finished_at) = 0;
+    ELSIF d.status = 'consumed' AND (d.effect = 'begun' OR d.sent_at IS NULL) THEN
+        RETURN false;
+    END IF;
+    -- Ends. A run's token stays, so that the same settle() again is answered `already`.
+    RETURN d.status IN ('consumed', 'rejected', 'cancelled', 'dead', 'unknown')
+        AND d.finished_at IS NOT NULL
+        AND num_nonnulls(d.lease_expires_at, d.claimed_by, d.check_at) = 0;
 END $$;
 REVOKE ALL ON FUNCTION @schema@.row_is_legal(@schema@.async_dispatches) FROM PUBLIC;
 ALTER TABLE @schema@.async_dispatches
