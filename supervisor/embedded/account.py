@@ -133,10 +133,11 @@ def _ways_of_root(wanted: Chosen, private: PrivateDir, owner: os.stat_result | N
     if owner is None or owner.st_uid == 0:
         yield replace(wanted, account=Account(way=Way.NAMESPACE, uid=0, gid=os.getegid()))
     if owner is None or owner.st_uid != 0:
-        yield _copied(replace(wanted, account=user), private.path / "programs")
+        yield copy_programs(replace(wanted, account=user), private.path / "programs")
 
 
-def _copied(chosen: Chosen, target: Path) -> Chosen:
+def copy_programs(chosen: Chosen, target: Path) -> Chosen:
+    """Copy what can be copied into `target` and return the programs as they lie there."""
     postgres, redis = chosen.postgres, chosen.redis
     target.mkdir(mode=0o755)
     if postgres is not None and postgres.copies:

@@ -17,6 +17,7 @@ from .account import Account, Way, enter_namespace, environment
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 TAIL_LINES = 15
+_LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -46,7 +47,8 @@ class Child:
         self.name = name
         self.log = log
         self.stop_signal = stop_signal
-        with log.open("ab") as log_file:
+        # 0600: a log can quote statements, and statements can hold payloads.
+        with open(os.open(log, _LOG_FLAGS, 0o600), "ab") as log_file:  # noqa: PTH123 - a descriptor, not a path
             steps = _last_steps(account, stop_signal, os.getpid())
             self._popen = _spawn(argv, account=account, cwd=cwd, log_file=log_file, steps=steps, lock_fd=lock_fd)
         self.pidfd = os.pidfd_open(self._popen.pid)

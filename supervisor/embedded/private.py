@@ -61,7 +61,11 @@ class PrivateDir:
 
 def make_private_dir(root: Path | None = None) -> PrivateDir:
     """Create and lock a fresh private directory in `root` (default /tmp, where a socket's path stays short)."""
-    path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root or SHORT_ROOT))
+    where = root or SHORT_ROOT
+    try:
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
+    except OSError as error:
+        raise NotPermitted(f"cannot make a private directory in {where}: {error.strerror}") from error
     # Locked under another name first: a sweeper that saw an unlocked "lock" would take the directory for a dead one.
     fresh = path / f"{LOCK_NAME}.new"
     fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 import redis
+from pfsup.config.errors import PfsupError
 from pfsup.shared.db.migrate import migrate
 from pfsup.supervisor.embedded.programs import machine_postgres, machine_redis
 from pfsup.supervisor.embedded.servers import PostgresOptions, RedisOptions, Servers
@@ -150,7 +151,7 @@ class PgServer:
     def resume(self) -> None:
         """Let a frozen server run on."""
         for pid in [*_children(self.pid), self.pid]:
-            os.kill(pid, signal.SIGCONT)
+            _signal(pid, signal.SIGCONT)
 
 
 class RedisServer:
@@ -188,7 +189,7 @@ class RedisServer:
 
     def resume(self) -> None:
         """Let a frozen server run on."""
-        os.kill(self.pid, signal.SIGCONT)
+        _signal(self.pid, signal.SIGCONT)
 
     def stop(self) -> None:
         """Shut the server down; what it held is lost."""
@@ -209,7 +210,12 @@ def pg(bin_dir: Path | None = None, *, flags: Sequence[str] = (), port: int = 54
     """A PostgreSQL of one's own: the wheel's, or the one in `bin_dir`."""
     options = PostgresOptions(bin_dir=bin_dir, flags=(*FAST, *flags), port=port)
     with Servers(postgres=options, redis=None) as servers:
-        yield PgServer(servers)
+        server = PgServer(servers)
+        try:
+            yield server
+        finally:
+            with suppress(PfsupError):  # a test may have stopped it
+                server.resume()
 
 
 @contextmanager
@@ -235,4 +241,12 @@ class PgServers:
 
 
 def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _signal(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
