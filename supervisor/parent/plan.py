@@ -14,6 +14,8 @@ from .spec import Group
 from .table import RUNNING, Actual, Child, Desired, State
 
 NOW = float("-inf")
+IMMORTAL = frozenset({Actual.UNKILLABLE, Actual.CLEARING})
+GONE = IMMORTAL | {Actual.DISABLED, Actual.BACKOFF}  # what does not work, and holds up nobody's stop
 RECOVERY_SHARE = 0.6  # of the stop budget; what recovery leaves over is dispatch's
 
 
@@ -96,14 +98,13 @@ def finished(state: State, now: float) -> bool:
     """True once a stop was asked for and no child is left, or those that are left outlived even a KILL."""
     if state.shutdown is None:
         return False
-    left = [c.actual for c in state.children.values() if c.actual is not Actual.DISABLED]
-    return not left or (now >= _last_moment(state) and all(a in (Actual.UNKILLABLE, Actual.CLEARING) for a in left))
+    return all(c.actual is Actual.DISABLED for c in state.children.values()) or now >= _last_moment(state)
 
 
 def _last_moment(state: State) -> float:
-    """When a stop ends although something unkillable is left; infinity while there is something to wait for."""
-    immortal = any(c.actual in (Actual.UNKILLABLE, Actual.CLEARING) for c in state.children.values())
-    if state.shutdown is None or not immortal:
+    """When a stop ends although something unkillable is left; infinity while anything else is."""
+    left = {c.actual for c in state.children.values()} - {Actual.DISABLED}
+    if state.shutdown is None or not left or left - IMMORTAL:
         return float("inf")
     return state.shutdown.total + 2 * state.limits.unkillable_s
 
@@ -133,7 +134,7 @@ def _group_deadline(group: Group, state: State) -> float:
 
 
 def _recovery_is_gone(state: State) -> bool:
-    return all(c.actual is Actual.DISABLED for c in state.children.values() if c.spec.group == "recovery")
+    return all(c.actual in GONE for c in state.children.values() if c.spec.group == "recovery")
 
 
 Rule = Callable[[Child, State, float], Iterator[Due]]
