@@ -48,17 +48,11 @@ def command(data_dir: Path | None, pg_bin: Path | None, as_json: bool) -> int:
 
     try:
         with _stop_socket() as stop, Servers(data_dir, postgres=PostgresOptions(bin_dir=pg_bin)) as servers:
-            _migrate(servers)
+            servers.migrate()
             _announce(servers, data_dir, as_json=as_json)
             return _wait(servers, stop)
     except PfsupError as error:
         return complain(error)
-
-
-def _migrate(servers: Servers) -> None:
-    from ...shared.db.migrate import migrate
-
-    migrate(servers.database_url)
 
 
 def _announce(servers: Servers, data_dir: Path | None, *, as_json: bool) -> None:

@@ -91,6 +91,15 @@ class Postgres:
             if not conn.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone():
                 conn.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(sql.Identifier(name), sql.Identifier(name)))
 
+    def grant(self, member: str, roles: Sequence[str]) -> None:
+        """Make `member` a full member of `roles`."""
+        with psycopg.connect(self.url("postgres"), autocommit=True) as conn:
+            # From 16 on the creator of a role is a member that inherits nothing, and a plain GRANT leaves it so.
+            options = "WITH INHERIT TRUE, SET TRUE" if conn.info.server_version >= 160000 else ""
+            statement = sql.SQL("GRANT {} TO {} {}")
+            granted = sql.SQL(", ").join(map(sql.Identifier, roles))
+            conn.execute(statement.format(granted, sql.Identifier(member), sql.SQL(options)))
+
     def _init(self) -> None:
         self._place.make_home()
         argv = [

@@ -28,6 +28,7 @@ from .valkey import Valkey
 
 __all__ = ["PostgresOptions", "RedisOptions", "ServerFailed", "Servers"]
 DATABASE = "pfsup"
+DUTIES = ("stage", "work", "run", "operate", "read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +112,13 @@ class Servers:
     def redis_url(self) -> str:
         """Redis over its socket."""
         return self.redis.url
+
+    def migrate(self) -> None:
+        """Bring the schema up to date, and let the owner act in each of pfsup's roles, as one developer does."""
+        from ...shared.db.migrate import migrate
+
+        migrate(self.database_url)
+        self.postgres.grant(DATABASE, [f"pfsup_{duty}" for duty in DUTIES])
 
     @property
     def children(self) -> tuple[Child, ...]:

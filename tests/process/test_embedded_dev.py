@@ -19,6 +19,7 @@ import pytest
 from pfsup.shared.db.migrate import LATEST
 from pfsup.supervisor.embedded.account import servers_uids
 from pfsup.supervisor.embedded.private import sweep
+from pfsup.supervisor.embedded.servers import DUTIES
 from support.servers import machine_pg_bin, redis_client
 from support.waiting import until
 
@@ -93,6 +94,8 @@ def test_dev_prints_working_addresses_of_a_migrated_database_and_leaves_nothing(
         with psycopg.connect(running.database_url) as conn:
             row = conn.execute("SELECT max(version) FROM pfsup.schema_migrations").fetchone()
             assert row == (LATEST,)
+            member = "SELECT bool_and(pg_has_role('pfsup_' || duty, 'usage')) FROM unnest(%s::text[]) AS duty"
+            assert conn.execute(member, (list(DUTIES),)).fetchone() == (True,)
         assert redis_client(running.redis_url).ping()
         running.process.send_signal(number)
         assert running.process.wait(30) == 0

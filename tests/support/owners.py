@@ -15,7 +15,6 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pfsup
 import psycopg
@@ -84,24 +83,19 @@ def as_nobody() -> Generator[RunAs]:
 
 
 def _can_import(account: RunAs) -> bool:
-    program = [account.python, "-P", "-c", "import pfsup.supervisor.embedded.servers"]
     with suppress(OSError):
-        tried: subprocess.CompletedProcess[bytes] = subprocess.run(
-            program, **_popen(account), capture_output=True, check=False
+        tried = subprocess.run(
+            [account.python, "-P", "-c", "import pfsup.supervisor.embedded.servers"],
+            user=account.uid,
+            group=account.uid,
+            extra_groups=(),
+            env=account.environ,
+            cwd="/",
+            capture_output=True,
+            check=False,
         )
         return tried.returncode == 0
     return False
-
-
-def _popen(account: RunAs) -> Any:
-    groups = None if account.uid is None else ()
-    return {
-        "user": account.uid,
-        "group": account.uid,
-        "extra_groups": groups,
-        "env": account.environ,
-        "cwd": "/",
-    }
 
 
 @contextmanager
@@ -112,7 +106,11 @@ def owner_process(root: Path, data: Path | None = None, *, account: RunAs) -> Ge
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        **_popen(account),
+        cwd="/",
+        user=account.uid,
+        group=account.uid,
+        extra_groups=None if account.uid is None else (),
+        env=account.environ,
     )
     with process:
         try:
