@@ -105,7 +105,8 @@ def wait_until_gone(pid: int, within_s: float) -> bool:
 
 def _connect(path: Path, within_s: float) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    sock.settimeout(within_s)
+    # A connect with a Python timeout does not wait for room in a full backlog, one with a kernel timeout does (seen).
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(within_s), int(within_s % 1 * 1e6)))
     try:
         sock.connect(os.fspath(path))
     except PermissionError:

@@ -52,8 +52,7 @@ def start(settings: Settings, *, only: tuple[str, ...] = (), app_dir: Path | Non
         paths=Paths(lock=lock_file(settings.supervisor), control=control_socket(settings.supervisor)),
         child_main=child_main,
         version=version("pfsup"),
-        log_errors=lambda: log_file.errors,
-        reopen_log=log_file.reopen,
+        log=log_file,
     )
     return Parent(setup).run()
 

@@ -13,7 +13,7 @@ import signal
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ from .poller import Poller, Priority
 from .processes import Birth, Processes
 from .registry import Registry
 from .signals import Signals, has_terminal, lost_terminal
-from .spec import ChildMain, Limits, Paths, Spec
+from .spec import ChildMain, Limits, LogOutput, Paths, Spec
 from .status import is_live
 from .table import Child, State
 from .verbs import Verbs
@@ -44,15 +44,14 @@ BACKOFF_CAP_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a supervisor is made of. `log_errors` counts lost lines; `reopen_log` opens the log's file anew."""
+    """What a supervisor is made of."""
 
     settings: Settings
     specs: Sequence[Spec]
     paths: Paths
     child_main: ChildMain
     version: str = ""
-    log_errors: Callable[[], int] = lambda: 0
-    reopen_log: Callable[[], None] = lambda: None
+    log: LogOutput
 
 
 @dataclass(slots=True)
@@ -83,7 +82,7 @@ class Parent:
         self._setup = setup
         self._boot_id = str(uuid.uuid4())
         self._had_terminal = has_terminal()
-        self._registry = Registry()
+        self._registry = Registry.begin(log_fd=setup.log.fileno())
         self._poller = Poller(self._registry)
         self._signals = Signals()
         self._notify = Notify(os.environ)
@@ -182,7 +181,9 @@ class Parent:
         log.info("%s; at most %.1f s are left", what, max(0.0, left_s))
 
     def _reopen(self) -> None:
-        self._setup.reopen_log()
+        self._registry.release(self._setup.log.fileno())
+        self._setup.log.reopen()
+        self._registry.own(self._setup.log.fileno(), "log", close=None)
         self._processes.tell_all("reopen")
         try:
             self._control.open()
@@ -230,7 +231,7 @@ class Parent:
             "fds": self._registry.fds,
             "strange_fds": self._registry.strange_fds,
             "strange_tasks": self._registry.strange_tasks,
-            "log_errors": self._setup.log_errors(),
+            "log_errors": self._setup.log.errors,
             "clients": self._control.clients,
             "clients_refused": counts.refused,
             "clients_evicted": counts.evicted,

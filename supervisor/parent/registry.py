@@ -23,13 +23,20 @@ class Registry:
     `inherited` are those that were open before the supervisor began: the caller's business, in children too.
     """
 
-    inherited: frozenset[int] = field(default_factory=lambda: frozenset(open_descriptors()) | STANDARD)
+    inherited: frozenset[int]
     fds: int = 0  # at the last check, as the kernel counts
     strange_fds: int = 0
     strange_tasks: int = 0
     _own: dict[int, tuple[str, Callable[[], None] | None]] = field(
         default_factory=dict[int, tuple[str, Callable[[], None] | None]]
     )
+
+    @classmethod
+    def begin(cls, *, log_fd: int) -> Registry:
+        """A registry for a process that has opened nothing of its own yet but its log."""
+        registry = cls(frozenset(open_descriptors()) - {log_fd} | STANDARD)
+        registry.own(log_fd, "log", close=None)
+        return registry
 
     def own(self, fd: int, what: str, *, close: Callable[[], None] | None) -> None:
         """Declare a descriptor; `close` is how a child gets rid of it, None if children keep it (the log)."""

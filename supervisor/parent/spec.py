@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from ...config.values import Settings
 
@@ -66,6 +66,17 @@ class Start:
     link: socket.socket
     lock: Path
     early: list[int] = field(default_factory=list[int])
+
+
+class LogOutput(Protocol):
+    """Where this process's log goes: `errors` lines were lost, `fileno()` is -1 without a descriptor."""
+
+    @property
+    def errors(self) -> int: ...
+
+    def fileno(self) -> int: ...
+
+    def reopen(self) -> None: ...
 
 
 ChildMain = Callable[[Start], int]

@@ -34,6 +34,13 @@ class LogFile:
         """Lines that could not be written."""
         return self._lost_before + self._handler.errors
 
+    def fileno(self) -> int:
+        """The descriptor behind the stream; -1 if it has none."""
+        try:
+            return self.stream.fileno()
+        except (OSError, ValueError, AttributeError):
+            return -1
+
     def reopen(self) -> None:
         """Open the file anew, after a rotation."""
         self._lost_before = self.errors

@@ -100,8 +100,8 @@ class Supervisor:
     def connect(self) -> socket.socket:
         """A connection to the control socket."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(HANG_S)
         sock.connect(os.fspath(self.socket_path))
+        sock.settimeout(HANG_S)
         return sock
 
     def status(self) -> dict[str, Any]:
