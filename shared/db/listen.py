@@ -12,7 +12,6 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 
-import psycopg
 from psycopg import sql
 
 from ...config.values import Database
@@ -56,7 +55,7 @@ class Listener:
         self._notify = notify
         self._liveness_s = liveness_s
         self._retry_deaf_s = retry_deaf_s
-        self._channel = f"{database.schema}_wake"
+        self._channel = channel(database)
         self.state = "connecting"
 
     def __repr__(self) -> str:
@@ -127,8 +126,3 @@ class Listener:
 def channel(database: Database) -> str:
     """The channel on which commits of this schema are announced."""
     return f"{database.schema}_wake"
-
-
-async def send_probe(conn: psycopg.AsyncConnection[tuple[object, ...]], database: Database) -> None:
-    """Announce on the channel from this connection, with the constant empty payload."""
-    await conn.execute(b"SELECT pg_notify(%s, '')", (channel(database),))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from psycopg_pool import AsyncConnectionPool
 
 from ...config.values import Database, Pool
 from .connect import Connection, connect_arguments, database_url, limits_query
+
+# The pool's own warnings repeat every retry and quote the server's words; the waiting state tells it once.
+logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)
 
 
 def open_pool(

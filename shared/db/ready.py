@@ -120,19 +120,20 @@ def remedy(error: BaseException) -> str:
     """What is missing and the next step, in one safe line. Holds no connection string, user input or payload."""
     match error:
         case PfsupError():
-            return printable(str(error))
+            said = str(error)
         case psycopg_pool.PoolTimeout():
-            return "no database connection became free within [database] connect_timeout; is PostgreSQL up?"
+            said = "no database connection became free within [database] connect_timeout; is PostgreSQL up?"
         case psycopg.Error(sqlstate=str(state)) if state in _SQLSTATE_REMEDIES:
-            return _SQLSTATE_REMEDIES[state]
+            said = _SQLSTATE_REMEDIES[state]
         case psycopg.Error():
-            return _connection_remedy(error)
+            said = _connection_remedy(error)
         case broker.RedisError():
-            return broker_remedy(error)
+            said = broker_remedy(error)
         case TimeoutError():
-            return "PostgreSQL did not answer in time; is it up and reachable?"
+            said = "PostgreSQL did not answer in time; is it up and reachable?"
         case _:
-            return printable(f"cannot go on: {type(error).__name__}: {error}", limit=200)
+            said = f"cannot go on: {type(error).__name__}: {error}"
+    return printable(said, limit=300)
 
 
 def broker_remedy(error: BaseException) -> str:

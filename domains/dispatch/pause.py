@@ -1,0 +1,24 @@
+"""How long dispatch rests after a pass. Pure; recovery's own never looks at `full` (seed 000, section 5)."""
+
+from __future__ import annotations
+
+# A queue at its max_outstanding is looked at again this often: no notification says that a worker has finished.
+LIMITED_S = 0.05
+
+
+def pause_after_dispatch(
+    *, full: bool, wait_s: float | None, scan_interval_s: float, retry_in_s: float | None = None, limited: bool = False
+) -> float:
+    """Seconds until the next pass, unless a wake comes first: none after a full batch; else the earliest of the scan
+    interval, the next due time and the next trial of a stream.
+    """
+    if full:
+        return 0.0
+    reasons = [scan_interval_s]
+    if wait_s is not None:
+        reasons.append(wait_s)
+    if retry_in_s is not None:
+        reasons.append(retry_in_s)
+    if limited:
+        reasons.append(LIMITED_S)
+    return max(0.0, min(reasons))
