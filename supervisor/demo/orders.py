@@ -10,7 +10,7 @@ Plan = Literal["run", "retry", "reject"]
 
 # Which stream each kind of work goes to; `[actors.NAME] queue` of the demo's configuration says the same.
 QUEUES = {"render_image": "images", "send_mail": "mail", "deliver": "deliveries"}
-DELIVERY_JOBS = 50  # so few that a wish often meets an envelope that is still alive
+DELIVERY_JOBS = 8  # so few that a wish often meets an envelope that is still alive
 LONGEST_DELAY_S = 1.5
 RETRY_S = 0.3
 

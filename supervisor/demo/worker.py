@@ -5,7 +5,9 @@ Called as: python -m pfsup.supervisor.demo.worker URL REDIS_URL SCHEMA; ends on 
 
 from __future__ import annotations
 
+import asyncio
 import os
+import random
 import sys
 
 import psycopg
@@ -20,6 +22,7 @@ from .orders import QUEUES, RETRY_S
 
 CONCURRENCY = 10
 LEASE_S = 5.0
+WORK_S = 0.02  # what a piece of work takes in the mean
 
 
 class Functions:
@@ -36,11 +39,13 @@ class Functions:
             raise Retry(RETRY_S, "the first try fails, as planned")
         if plan == "reject":
             await self._refuse(task)
+        await work()
         async with task.transaction() as conn:
             await conn.execute(self._queries["note_execution"], witness(task, 1, "done"))
 
     async def deliver(self, task: Task) -> None:
         """Deliver the newest wish of a job: the business row first, the witness, then the settlement."""
+        await work()
         async with task.transaction() as conn:
             row = await (await conn.execute(self._queries["deliver"], {"aggregate": task.aggregate_id})).fetchone()
             await conn.execute(self._queries["note_execution"], witness(task, row[0] if row else 0, "done"))
@@ -54,6 +59,15 @@ class Functions:
             await conn.execute(self._queries["note_execution"], witness(task, 1, "refused"))
             await conn.execute(self._queries["refuse"], {"id": task.id, "token": task.token})
         raise Reject("as planned")
+
+
+async def work() -> None:
+    """Take the time that a piece of work takes."""
+    try:
+        async with asyncio.timeout(random.expovariate(1 / WORK_S)):
+            await asyncio.Event().wait()
+    except TimeoutError:
+        pass
 
 
 def witness(task: Task, version: int, outcome: str) -> dict[str, object]:
