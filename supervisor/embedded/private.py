@@ -93,12 +93,10 @@ def lock_persistent(directory: Path, *, wait_s: float = 30.0) -> Lock:
     """
     path = directory / LOCK_NAME
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    until = time.monotonic() + wait_s
-    while not _try_lock(fd):
-        owner, *servers = _pids(fd) or [0]
-        if _exists(owner) or not _wait_for_one(servers, until - time.monotonic()):
-            os.close(fd)
-            raise AlreadyRunning(f"cannot use {directory}: the servers of process {owner or 'unknown'} still use it")
+    if not _lock_after_the_dead(fd, time.monotonic() + wait_s):
+        owner = next(iter(_pids(fd)), "unknown")
+        os.close(fd)
+        raise AlreadyRunning(f"cannot use {directory}: the servers of process {owner} still use it: stop that one")
     return Lock(path=path, fd=fd)
 
 
@@ -165,17 +163,28 @@ def _is_zombie(pid: int) -> bool:
         return True
 
 
+def _lock_after_the_dead(fd: int, until: float) -> bool:
+    while not _try_lock(fd):
+        owner, *servers = _pids(fd) or [0]
+        if _exists(owner):
+            return False
+        if not _wait_for_one(servers, until - time.monotonic()):
+            return _try_lock(fd)  # the last of them may have ended between the two looks
+    return True
+
+
 def _wait_for_one(pids: list[int], wait_s: float) -> bool:
-    """Wait until one of the processes that still exist ends. False when none exists or the time is over."""
+    """Wait until one of the processes that still run ends. False when none runs or the time is over."""
+    poller = select.poll()
     fds: list[int] = []
     try:
-        for pid in pids:
+        for pid in filter(_exists, pids):
             try:
                 fds.append(os.pidfd_open(pid))
             except ProcessLookupError:
                 continue
-        # The last descriptor is given back a moment after its process became a zombie: look once more, then give up.
-        return bool(fds) and wait_s > 0 and bool(select.select(fds, [], [], wait_s)[0])
+            poller.register(fds[-1], select.POLLIN)
+        return bool(fds) and bool(poller.poll(max(0.0, wait_s) * 1000))
     finally:
         for fd in fds:
             os.close(fd)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -17,7 +18,7 @@ from pfsup.config.errors import AlreadyRunning, NotPermitted
 from pfsup.supervisor.embedded import account as account_module
 from pfsup.supervisor.embedded import servers as servers_module
 from pfsup.supervisor.embedded.account import Account, Chosen, Way, copy_programs, enter_namespace, unprivileged
-from pfsup.supervisor.embedded.private import make_private_dir, sweep
+from pfsup.supervisor.embedded.private import lock_persistent, make_private_dir, sweep
 from pfsup.supervisor.embedded.programs import PostgresPrograms, find_postgres, find_redis
 from pfsup.supervisor.embedded.servers import PostgresOptions, RedisOptions, ServerFailed, Servers
 from support.owners import RunAs, as_nobody, owner_process
@@ -121,6 +122,19 @@ def test_second_owner_of_a_data_directory_is_refused(root: Path) -> None:
         with pytest.raises(AlreadyRunning, match=f"the servers of process {os.getpid()} still use it"):
             Servers(data, postgres=None, sockets_root=root).__enter__()
         assert len(list(root.glob("pfsup-srv-*"))) == 1
+
+
+def test_data_directory_of_a_killed_owner_is_free_when_its_last_server_has_ended(root: Path) -> None:
+    data = root / "data"
+    with owner_process(root, data, account=RunAs()) as owner:
+        redis_pid = owner.pids[1]
+        os.kill(redis_pid, signal.SIGSTOP)
+        owner.process.kill()
+        owner.process.wait(30)
+        with pytest.raises(AlreadyRunning, match=f"the servers of process {owner.process.pid} still use it"):
+            lock_persistent(data, wait_s=0)
+        os.kill(redis_pid, signal.SIGCONT)
+        lock_persistent(data).close()
 
 
 def test_data_of_another_version_is_refused_with_both_versions(root: Path) -> None:
