@@ -12,7 +12,8 @@ import pytest
 
 ROOT = Path(pfsup.__file__).parent
 ROOMS = ("config", "shared", "domains", "supervisor")
-NOT_IN_THE_PARENT = ("psycopg", "redis", "asyncio", "uvloop", "threading", "subprocess", "pydantic", "multiprocessing")
+# threading is not here: logging imports it, for its locks; that no thread runs is asserted before every fork.
+NOT_IN_THE_PARENT = ("psycopg", "redis", "asyncio", "uvloop", "subprocess", "pydantic", "multiprocessing")
 
 
 def setuptools_table() -> dict[str, object]:
