@@ -25,8 +25,8 @@ class Supervisor:
     """`with Supervisor(domains={"a": "children:Calm"}) as pfsup:` starts one and waits until it answers.
 
     `domains` maps names to classes in tests/support/children.py; `config` is more TOML; `main=True` also runs dispatch
-    and housekeeping as configured. Files that test children read and write are in `gates`.
-    At the end it is stopped, and it is asserted that no process of it is left and nothing strange was open in it.
+    and housekeeping as configured; `start=False` leaves the start to the test. Files that test children read and write
+    are in `gates`. At the end it is stopped; no process of it may be left, and nothing strange may be open in it.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class Supervisor:
         main: bool = False,
         args: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
+        start: bool = True,
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="pfsup-")
         self.directory = Path(self._temporary.name)
@@ -49,14 +50,15 @@ class Supervisor:
         self.config_path.write_text(_toml(self.directory, domains or {}, supervisor or {}, config, main=main))
         self._args = args
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("PFSUP_")}
-        self._environ = {**inherited, "GATES_DIR": str(self.gates), **(environ or {})}
+        self.environ = {**inherited, "GATES_DIR": str(self.gates), **(environ or {})}
         self._seen: set[int] = set()
         self.process: subprocess.Popen[bytes] | None = None
-        self.expect_strange = False
+        self._start = start
 
     def __enter__(self) -> Supervisor:
         try:
-            self.start()
+            if self._start:
+                self.start()
         except BaseException:
             self.close()
             raise
@@ -74,12 +76,16 @@ class Supervisor:
 
     def launch(self, *, stderr: int | None = None) -> subprocess.Popen[bytes]:
         """Start it without waiting."""
-        command = [*self.command("start"), "--app-dir", str(SUPPORT), *self._args]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=stderr or log, env=self._environ
+                self.start_command, stdin=subprocess.DEVNULL, stdout=log, stderr=stderr or log, env=self.environ
             )
         return self.process
+
+    @property
+    def start_command(self) -> list[str]:
+        """The command line that starts it."""
+        return [*self.command("start"), "--app-dir", str(SUPPORT), *self._args]
 
     def command(self, *words: str) -> list[str]:
         """The command line for `pfsup words` with this configuration."""
@@ -88,7 +94,7 @@ class Supervisor:
     def cli(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run `pfsup words` to its end."""
         return subprocess.run(
-            self.command(*words), capture_output=True, text=True, timeout=HANG_S, env=self._environ, check=False
+            self.command(*words), capture_output=True, text=True, timeout=HANG_S, env=self.environ, check=False
         )
 
     def ask(self, verb: str, **fields: Any) -> dict[str, Any]:
@@ -198,8 +204,12 @@ class Supervisor:
             own = self.own()
         except OSError:
             return  # stopped (SIGSTOP), or already on its way out
-        if not self.expect_strange:
-            assert (own["strange_fds"], own["strange_tasks"]) == (0, 0), self.log()
+        assert (own["strange_fds"], own["strange_tasks"]) == (0, 0), self.log()
+
+    @property
+    def is_ready(self) -> bool:
+        """True if it answers and every wanted child is ready."""
+        return self._answers() and self.own()["ready"] is True
 
     def _answers(self) -> bool:
         try:
