@@ -70,3 +70,8 @@ def test_parent_loads_no_database_broker_loop_or_thread() -> None:
     imports = "; ".join(f"import pfsup.supervisor.parent.{f.stem}" for f in files if f.stem != "__init__")
     at_start = loaded_by("pass")  # a coverage hook or an editable finder may already be there
     assert not (loaded_by(imports) - at_start) & set(NOT_IN_THE_PARENT)
+
+
+def test_lazy_names_and_all_agree() -> None:
+    """What is announced can be found, and what can be found is announced."""
+    assert sorted(pfsup._HOMES) == sorted(pfsup.__all__) == dir(pfsup)  # pyright: ignore[reportPrivateUsage]
