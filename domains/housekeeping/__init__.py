@@ -1,0 +1,7 @@
+"""Housekeeping: retention, streams of finished tasks, table health."""
+
+from __future__ import annotations
+
+from .role import Housekeeping
+
+__all__ = ["Housekeeping"]

@@ -63,6 +63,14 @@ GRANT EXECUTE ON FUNCTION
     @schema@.register_instance(uuid, text, text, integer, text),
     @schema@.beat_instance(uuid)
     TO @schema@_run;
+GRANT EXECUTE ON FUNCTION
+    @schema@.prune_ended(bigint, integer, interval),
+    @schema@.prune_audit(integer, interval),
+    @schema@.prune_rest(integer, interval),
+    @schema@.ended_of(bigint[]),
+    @schema@.known_queues(),
+    @schema@.table_health()
+    TO @schema@_run;
 
 -- operate: a person, or a tool that a person drives; reads what `read` reads.
 GRANT EXECUTE ON FUNCTION
