@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.supervisor import HANG_S, SUPPORT, Supervisor
+from support.supervisor import HANG_S, SUPPORT, Supervisor, descriptors
 from support.terminal import on_a_terminal
 from support.waiting import until
 
@@ -152,7 +152,7 @@ def test_the_running_parent_has_neither_a_loop_nor_a_connection():
     """Its descriptors are its own list, and none of them is a TCP socket."""
     with Supervisor(domains=CALM, supervisor={"preload": True}) as pfsup:
         pfsup.wait_ready()
-        inodes = {str(e.readlink()) for e in Path(f"/proc/{pfsup.parent_pid}/fd").iterdir()}
+        inodes = set(descriptors(pfsup.parent_pid))
         tcp = Path(f"/proc/{pfsup.parent_pid}/net/tcp").read_text().splitlines()[1:]
         assert inodes.isdisjoint(f"socket:[{line.split()[9]}]" for line in tcp)
         assert len(list(Path(f"/proc/{pfsup.parent_pid}/task").iterdir())) == 1

@@ -231,6 +231,18 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
+def descriptors(pid: int) -> list[str]:
+    """What a process has open, as the kernel writes it; what closes meanwhile is left out."""
+    return [target for entry in Path(f"/proc/{pid}/fd").iterdir() if (target := _target(entry))]
+
+
+def _target(entry: Path) -> str:
+    try:
+        return str(entry.readlink())
+    except OSError:
+        return ""
+
+
 def _toml(
     directory: Path, domains: Mapping[str, str], supervisor: Mapping[str, object], config: str, *, main: bool
 ) -> str:
