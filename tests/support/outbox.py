@@ -24,6 +24,18 @@ def stage(database: Database, actor: str = "mail", count: int = 1, **options: An
         return [row[0] for row in conn.execute(query.encode(), {"count": count, "actor": actor, **known}).fetchall()]
 
 
+def fill(database: Database, queue: str, count: int, *, sent: bool = False) -> None:
+    """Write many due rows, or rows that look sent, past stage(): it takes five times as long."""
+    sent_columns = (", status, sent_at, check_at, sink_ref", ", 'sent', now(), now() + '60 s', 's 1-1'")
+    names, values = sent_columns if sent else ("", "")
+    query = (
+        f"INSERT INTO pfsup.async_dispatches (actor, queue, aggregate_id{names})"
+        f" SELECT 'mail', %s, n::text{values} FROM generate_series(1, %s) AS n"
+    )
+    with database.superuser() as conn:
+        conn.execute(query.encode(), (queue, count))
+
+
 def statuses(database: Database) -> Counter[str]:
     """How many rows have each status."""
     with database.superuser() as conn:

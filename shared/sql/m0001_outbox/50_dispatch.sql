@@ -96,6 +96,7 @@ BEGIN
               CROSS JOIN LATERAL (
                   SELECT d.available_at AS at FROM @schema@.async_dispatches d
                   WHERE d.status = 'pending' AND d.queue = q.queue AND d.available_at <= looked_at
+                    AND (d.lease_expires_at IS NULL OR d.lease_expires_at <= looked_at)
                   ORDER BY d.available_at LIMIT 1) AS head) AS h
         WHERE h.place <= left_over;
     END IF;
