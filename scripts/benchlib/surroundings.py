@@ -43,10 +43,11 @@ def server_versions(pg_url: str, redis_url: str) -> dict[str, str]:
 
 
 def environment(*, pg_url: str, redis_url: str, folder: Path) -> dict[str, object]:
-    """Cores, kernel, versions and the time of an fsync."""
+    """Cores, how busy they were before we began, kernel, versions and the time of an fsync."""
     drivers = {name: version(name) for name in ("psycopg", "redis", "uvloop", "pfsup")}
     return {
         "cores": len(os.sched_getaffinity(0)),
+        "load_1m": round(os.getloadavg()[0], 2),
         "kernel": platform.release(),
         "python": platform.python_version(),
         **server_versions(pg_url, redis_url),
