@@ -82,6 +82,7 @@ class Parent:
         self._setup = setup
         self._boot_id = str(uuid.uuid4())
         self._had_terminal = has_terminal()
+        self._is_init = os.getpid() == 1
         self._registry = Registry.begin(log_fd=setup.log.fileno())
         self._poller = Poller(self._registry)
         self._signals = Signals()
@@ -129,6 +130,8 @@ class Parent:
         self._take_signals(self._signals.take())
         self._act(now)
         self._processes.flush()
+        if self._is_init:
+            self._processes.reap_strangers()
         self._duties(now)
         self._turns.longest_s = max(self._turns.longest_s, time.monotonic() - now)
 
@@ -228,6 +231,7 @@ class Parent:
             "overslept": self._turns.overslept,
             "longest_turn_s": round(self._turns.longest_s, 6),
             "reaped": self._processes.reaped,
+            "strangers": self._processes.strangers,
             "fds": self._registry.fds,
             "strange_fds": self._registry.strange_fds,
             "strange_tasks": self._registry.strange_tasks,

@@ -53,6 +53,7 @@ class Processes:
         self.now = time.monotonic()
         self.noise = 0  # bad lines and unknown peers, of children that are gone too
         self.reaped = 0
+        self.strangers = 0
         self._state = state
         self._poller = poller
         self._birth = birth
@@ -102,6 +103,16 @@ class Processes:
         """Read every child's messages before any deadline is judged."""
         for process in list(self._running.values()):
             self._read(process)
+
+    def reap_strangers(self) -> None:
+        """As PID 1: take the status of orphans that the kernel gave us, quietly, and act on nothing.
+
+        One of ours at the head of the queue is left to its pidfd; those behind it are taken in the next turn.
+        """
+        ours = {process.pid for process in self._running.values()}
+        while (result := _anyone_ended()) is not None and result.si_pid not in ours:
+            os.waitpid(result.si_pid, 0)
+            self.strangers += 1
 
     def _spawn(self, child: Child) -> None:
         wall = time.time()
@@ -231,6 +242,13 @@ class Processes:
             changes.group_gone(child, self._state, self.now, time.time())
         else:
             changes.still_there(child, self.now)
+
+
+def _anyone_ended() -> os.waitid_result | None:
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None  # there is nobody to wait for
 
 
 def _signal(process: Process, number: signal.Signals) -> None:

@@ -51,6 +51,20 @@ def test_ctrl_c_at_the_terminal_drains_once_and_quietly():
         assert "Traceback" not in (pfsup.directory / "LOG").read_text()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a PID namespace")
+def test_as_pid_1_orphans_are_reaped_quietly_and_a_stop_works():
+    with Supervisor(domains={"o": "children:LeavesOrphans"}, start=False) as pfsup:
+        inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *pfsup.start_command]
+        with pfsup.log_path.open("ab") as log:
+            pfsup.process = subprocess.Popen(inside, stdin=subprocess.DEVNULL, stderr=log, env=pfsup.environ)
+        until(lambda: pfsup.is_ready)
+        until(lambda: pfsup.own()["strangers"] == 20)
+        own, child = pfsup.own(), pfsup.child("o")
+        assert (own["pid"], child["generation"], own["reaped"]) == (1, 1, 0)
+        assert pfsup.stop() == 0
+        assert pfsup.wait_exit() == 0
+
+
 def test_a_full_disk_under_the_log_stops_nothing_and_is_counted():
     with Supervisor(domains=CALM, config='[log]\nfile = "/dev/full"\n') as pfsup:
         pfsup.wait_ready()

@@ -210,6 +210,24 @@ class ShowsItself(Calm):
         await super().run(link)
 
 
+class LeavesOrphans(Calm):
+    """Leaves twenty processes that nobody waits for but whoever adopts them."""
+
+    async def run(self, link: Link) -> None:
+        """The work."""
+        for _ in range(20):
+            _leave_an_orphan()
+        await super().run(link)
+
+
+def _leave_an_orphan() -> None:
+    middle = os.fork()
+    if middle == 0:
+        os.fork()
+        os._exit(0)
+    os.waitpid(middle, 0)
+
+
 class LeavesTasks(Calm):
     """Leaves a thread that never ends and a task that ignores its cancellation."""
 

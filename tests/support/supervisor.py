@@ -113,7 +113,7 @@ class Supervisor:
     def status(self) -> dict[str, Any]:
         """The status as an object."""
         status = self.ask("status")
-        self._seen |= {child["pid"] for child in status["children"] if child["pid"]}
+        self._seen |= self._visible(status)
         return status
 
     def own(self) -> dict[str, Any]:
@@ -205,6 +205,13 @@ class Supervisor:
         except OSError:
             return  # stopped (SIGSTOP), or already on its way out
         assert (own["strange_fds"], own["strange_tasks"]) == (0, 0), self.log()
+
+    @staticmethod
+    def _visible(status: dict[str, Any]) -> set[int]:
+        """Its children's pids; none from inside another PID namespace, where they mean nothing here."""
+        if status["supervisor"]["pid"] == 1:
+            return set()
+        return {child["pid"] for child in status["children"] if child["pid"]}
 
     @property
     def is_ready(self) -> bool:
