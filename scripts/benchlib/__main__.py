@@ -86,7 +86,8 @@ def run(
         told = environment(pg_url=place.pg_url, redis_url=place.redis_url, folder=place.folder)
         result = measure(place)
     if as_json:
-        print(orjson.dumps(result.as_json(told)).decode())
+        command = " ".join(["scripts/bench", *sys.argv[1:]])
+        print(orjson.dumps({"command": command, **result.as_json(told)}).decode())
     else:
         print("\n".join(result.as_lines(told)))
     sys.exit(exit_code(result, check=check))

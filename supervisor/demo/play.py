@@ -87,6 +87,8 @@ class Play:
             self._cast.check()
             self._show("the shop is closed, what is left is done", lambda: standing)
             self._tick.wait(0.1)
+        self._show_at = 0.0
+        self._show("all is settled" if not standing.unsettled else "time is over", lambda: standing)
 
     def _show(self, stage: str, look: Callable[[], Standing]) -> None:
         """Show the state when the board wants it again."""
