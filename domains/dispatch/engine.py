@@ -88,6 +88,7 @@ class Engine:
             if self._link.drain.requested or self.breakers.broker.state is not State.CLOSED:
                 return 0.0  # while we waited for the slot
             batch = await self._claim(Limits(batch=self._dispatch.batch_size, closed=self.breakers.closed_queues))
+            await self._points.reach("scanned", rows=len(batch.rows), in_flight=self.in_flight)
             if batch.rows and not self._link.drain.requested:
                 started = self._start(batch)
             elif batch.rows:
@@ -107,6 +108,7 @@ class Engine:
         """Wait for `pause_s` seconds, less if the wake slot is set."""
         if pause_s <= 0:
             return
+        await self._points.reach("resting", pause_s=pause_s)
         try:
             async with asyncio.timeout(pause_s):
                 await self._link.wake.wait()

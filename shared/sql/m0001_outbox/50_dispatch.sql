@@ -15,7 +15,7 @@
 -- in the order (available_at, id). Then one last row with id null: its `queue` is null, `claimed_at` the stamp of the batch,
 -- `source` the installation and epoch, `wait_s` the seconds until the next row is due after this claim's moment (null: no
 -- such row; not looked for when the batch is full), `lag_s` the age of the oldest claimed row past its due time,
--- `limited` true when a queue was passed over because its `room` is used up.
+-- `limited` true when the `room` of a queue is used up.
 --   closed  queues that are not looked at (their stream's breaker is open)
 --   room    {"queue": n}: at most n rows sent or running of that queue, counting those claimed now
 --   inline  also return payloads
@@ -146,6 +146,10 @@ BEGIN
             first_due := least(first_due, due_at);
             RETURN NEXT;
         END LOOP;
+        IF claim_due.room <> '{}' THEN
+            full_up := full_up OR EXISTS (SELECT FROM unnest(asked, shares, taken) AS q (queue, free, took)
+                                          WHERE claim_due.room ? q.queue AND q.took >= q.free);
+        END IF;
         left_over := left_over - got;
         EXIT WHEN got = 0 OR claim_due.oldest OR left_over = 0;
         SELECT coalesce(array_agg(q.queue), '{}'), array_agg(q.free - q.took) INTO asked, shares
