@@ -74,7 +74,7 @@ install() { # venv, extra
         "$uv" pip install -q --python "$1/bin/python" -c constraints.txt -e ".[$2]" && return
         echo "pfsup: uv could not install; trying pip" >&2
     fi
-    "$1/bin/python" -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[$2]" ||
+    "$1/bin/python" -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[$2]" ||
         die "cannot install the packages that pyproject.toml names" "check the network and pip's configuration, then run this again"
 }
 
