@@ -183,28 +183,33 @@ class Supervisor:
     def close(self) -> None:
         """End it, by force if it must be, and check what it leaves."""
         try:
-            if self.process is not None and self.process.poll() is None:
-                self.process.send_signal(signal.SIGCONT)
-                self._check_strange()
-                self.process.terminate()
-                try:
-                    self.process.wait(HANG_S)
-                except subprocess.TimeoutExpired:
-                    self.process.kill()
-                    self.process.wait(HANG_S)
-                    raise
+            strange = self._strange()
+            self._end()
             until(lambda: not [pid for pid in self._seen if is_alive(pid)], within_s=HANG_S)
+            assert strange == (0, 0), self.log()
         finally:
+            if self.process is not None and self.process.poll() is None:
+                self.process.kill()
+                self.process.wait(HANG_S)
             for pid in filter(is_alive, self._seen):
                 os.kill(pid, signal.SIGKILL)
             self._temporary.cleanup()
 
-    def _check_strange(self) -> None:
+    def _end(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(HANG_S)
+
+    def _strange(self) -> tuple[int, int]:
+        """Descriptors and threads that the supervisor itself does not know; none when it does not run any more."""
+        if self.process is None or self.process.poll() is not None:
+            return 0, 0
+        self.process.send_signal(signal.SIGCONT)
         try:
             own = self.own()
-        except OSError:
-            return  # stopped (SIGSTOP), or already on its way out
-        assert (own["strange_fds"], own["strange_tasks"]) == (0, 0), self.log()
+        except (OSError, ValueError):
+            return 0, 0  # already on its way out
+        return own["strange_fds"], own["strange_tasks"]
 
     @staticmethod
     def _visible(status: dict[str, Any]) -> set[int]:
