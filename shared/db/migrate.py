@@ -24,7 +24,7 @@ from .migrations import Migration, checked_schema, migrations, opening, roles_of
 LATEST = len(migrations())
 OLDEST_SERVER = 140000
 ROLE_ENDINGS = ("stage", "work", "run", "operate", "read")
-_TRIES = 30  # 6 s of lock waits and about 26 s of pauses at most
+TRIES = 30  # 6 s of lock waits and about 26 s of pauses at most
 
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -58,6 +58,7 @@ def migrate(
     roles: bool = True,
     steps: Sequence[Migration] | None = None,
     pause: Callable[[float], object] | None = None,
+    tries: int = TRIES,
 ) -> Report:
     """Apply what is pending, all or nothing, and say what was done; a second call does nothing.
 
@@ -70,7 +71,7 @@ def migrate(
     backoff = Backoff(0.05, 1.0)
     holders: list[int] = []
     with _opened(target) as conn:
-        for _ in range(_TRIES):
+        for _ in range(tries):
             try:
                 return _attempt(conn, schema=schema, roles=roles, steps=steps or migrations())
             except (errors.LockNotAvailable, errors.DeadlockDetected):
