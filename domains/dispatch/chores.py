@@ -73,6 +73,11 @@ class Chores:
         self._beat_at = self._monotonic() + BEAT_S
         return int(taken[0][0])
 
+    @property
+    def watched(self) -> int:
+        """How many streams have been looked at and are in order."""
+        return sum(known.entries_added is not None for known in self._known.values())
+
     async def beat(self) -> None:
         """Renew this boot's sign of life every BEAT_S."""
         if self._monotonic() >= self._beat_at:

@@ -46,6 +46,7 @@ class Shift:
         self._link = link
         self._pool = pool
         self._outbox = outbox
+        self._points = points
         self._engine = Engine(settings, link, outbox=outbox, sink=sink, points=points)
         self._chores = Chores(settings, link.identity, outbox=outbox, sink=sink, newest=self._engine.newest)
         self._listener = Listener(
@@ -146,13 +147,21 @@ class Shift:
         if self._engine.breakers.broker.state is State.CLOSED and await self._chores.find_lost_streams():
             self._link.wake.wake()
         self._tell()
+        await self._points.reach("chores")
 
     async def _notify(self) -> None:
         await self._outbox.ask("notify", {"channel": channel(self._settings.database)})
 
     def _tell(self) -> None:
         self._told_at = time.monotonic()
-        self._link.report(self._engine.figures() | {"listen": self._listener.state, "requeued": self._chores.requeued})
+        self._link.report(
+            self._engine.figures()
+            | {
+                "listen": self._listener.state,
+                "requeued": self._chores.requeued,
+                "watched_streams": self._chores.watched,
+            }
+        )
 
 
 def _raise_faults(tasks: list[asyncio.Task[None]]) -> None:

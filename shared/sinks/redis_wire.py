@@ -79,7 +79,7 @@ class Wires:
             return replies, broker.TimeoutError(f"no answer within {self._settings.socket_timeout:g} s")
         except (broker.RedisError, OSError) as error:
             await _drop(wire)
-            return replies, error
+            return replies, _told(error)
         except BaseException:
             await _drop(wire)
             raise
@@ -152,6 +152,12 @@ async def _one_reply(wire: AbstractConnection) -> Reply:
     except broker.ResponseError as answered:
         return answered
     return cast("Reply", reply)
+
+
+def _told(error: Exception) -> Exception:
+    """redis-py wraps what went wrong while it connected (a refused password, LOADING) in a bare ConnectionError."""
+    cause = error.__cause__
+    return cause if isinstance(cause, broker.RedisError) else error
 
 
 async def _drop(wire: AbstractConnection | None) -> None:
