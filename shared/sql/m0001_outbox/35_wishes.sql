@@ -1,0 +1,71 @@
+-- How wishes become runs; 30_stage.sql says why.
+
+-- Take the wishes of a key that a beginning run fulfils: delete those that this statement sees and return the newest
+-- one's payload and headers, which the run must work with (`any_taken` false: there were none). Call it after the UPDATE that
+-- made the envelope running, as a statement of its own: its snapshot must be newer than that lock. Not for a run whose
+-- effect is begun or done: it will not do the work again, so the wish needs a later run.
+CREATE FUNCTION @schema@.take_wishes(delivery_key text, OUT any_taken boolean, OUT payload jsonb, OUT headers jsonb)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    WITH taken AS (
+        DELETE FROM @schema@.restaged AS r
+        WHERE r.delivery_key = take_wishes.delivery_key
+          -- This run cannot stand for a wish for later, or for another actor or business row under the same key.
+          AND ((r.options ->> 'available_at')::timestamptz <= clock_timestamp()) IS NOT FALSE
+          AND EXISTS (SELECT FROM @schema@.async_dispatches AS d
+                      WHERE d.delivery_key = r.delivery_key
+                        AND d.status = 'running'
+                        AND d.actor = r.actor
+                        AND d.aggregate_id = r.aggregate_id)
+        RETURNING r.id, r.payload, r.options
+    )
+    SELECT t.payload, t.options -> 'headers' INTO take_wishes.payload, take_wishes.headers
+    FROM taken AS t
+    ORDER BY t.id DESC
+    LIMIT 1;
+    any_taken := FOUND;  -- not called `found`: that would hide FOUND
+END $$;
+REVOKE ALL ON FUNCTION @schema@.take_wishes(text) FROM PUBLIC;
+
+-- Turn the wishes of a key into one new envelope when no live one exists: the newest wish is inserted, the others are
+-- fulfilled by it. Returns its id, or null: no wish, or a live envelope whose end will look again. Call it after the
+-- statement that ended an envelope, and for every key that is found in `restaged`. The insert comes first and alone
+-- waits for others; the wishes are locked after it, in the order that everybody keeps.
+CREATE FUNCTION @schema@.stage_wishes(delivery_key text) RETURNS bigint
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    wish @schema@.restaged;
+    new_id bigint;
+BEGIN
+    LOOP
+        SELECT r.* INTO wish
+        FROM @schema@.restaged AS r
+        WHERE r.delivery_key = stage_wishes.delivery_key
+        ORDER BY r.id DESC
+        LIMIT 1;
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+        new_id := @schema@.insert_envelope(
+            wish.actor, wish.aggregate_id, wish.payload, (wish.options ->> 'available_at')::timestamptz, wish.delivery_key,
+            wish.options ->> 'queue', wish.options ->> 'tenant', wish.options -> 'headers',
+            (wish.options ->> 'max_attempts')::integer);
+        IF new_id IS NULL THEN
+            RETURN NULL;
+        END IF;
+        DELETE FROM @schema@.restaged AS r
+        WHERE r.delivery_key = stage_wishes.delivery_key
+          AND r.id < wish.id;
+        DELETE FROM @schema@.restaged AS r
+        WHERE r.id = wish.id;
+        IF FOUND THEN
+            RETURN new_id;
+        END IF;
+        -- While the insert waited, somebody's run fulfilled the wish: undo, look again.
+        DELETE FROM @schema@.async_dispatches AS d
+        WHERE d.id = new_id;
+    END LOOP;
+END $$;
+REVOKE ALL ON FUNCTION @schema@.stage_wishes(text) FROM PUBLIC;
