@@ -27,13 +27,10 @@ def fault(path: Path, kind: str, value: Any, where: str) -> Problem:
 def _unknown(path: Path, where: str) -> Problem:
     known = fields.siblings(path)
     near = difflib.get_close_matches(path[-1], known, n=1)
-    elsewhere = [section for section in _sections_with(path[-1]) if section != path[0]]
-    if near:
-        hint = f"did you mean {near[0]}?"
-    elif elsewhere:
-        hint = f"{path[-1]} is a key of " + ", ".join(f"[{section}]" for section in elsewhere)
-    else:
-        hint = "known here: " + ", ".join(known)
+    elsewhere = ", ".join(f"[{section}]" for section in _sections_with(path[-1]) if section != path[0])
+    hints = [f"did you mean {near[0]}?"] if near else []
+    hints += [f"{path[-1]} is a key of {elsewhere}"] if elsewhere else []
+    hint = " ".join(hints) or "known here: " + ", ".join(known)
     wanted = "a known section" if len(path) == 1 else "a known key"
     return Problem(where=where, path=fields.dotted(*path), wanted=wanted, got="an unknown name", hint=hint)
 

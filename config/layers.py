@@ -102,7 +102,7 @@ def lines_of(text: str) -> dict[Path, int]:
     found: dict[Path, int] = {}
     header: Path = ()
     statement, first = "", 0
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
         statement, first = (statement + "\n" + line, first) if statement else (line, number)
         try:
             tree = tomllib.loads(statement)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -64,21 +65,27 @@ def _annotation(key: fields.Key) -> Any:
         return dict[str, _model(key.named)]
     if key.table is not None:
         return _model(key.table)
-    limits = Field(ge=key.rule.at_least, le=key.rule.at_most)
     if key.kind == fields.SECONDS:
-        return Annotated[float, limits, BeforeValidator(_seconds)]
+        return Annotated[float, BeforeValidator(_seconds(key))]
     if key.rule.pattern:
         return Annotated[key.kind, AfterValidator(_matching(key.rule.pattern))]
-    return Annotated[key.kind, limits]
+    return Annotated[key.kind, Field(ge=key.low, le=key.high)]
 
 
-def _seconds(value: object) -> float:
-    if isinstance(value, str):
+def _seconds(key: fields.Key) -> Callable[[object], float]:
+    """Reads the text and holds it to its limits in one step, so that the fault shows the text as it was written."""
+    low, high = key.low or 0.0, math.inf if key.high is None else key.high
+
+    def read(value: object) -> float:
         try:
-            return durations.seconds(value)
+            seconds = durations.seconds(value) if isinstance(value, str) else -1.0
         except ValueError:
-            pass
-    raise PydanticCustomError("duration", "not a duration")
+            seconds = -1.0
+        if not low <= seconds <= high:
+            raise PydanticCustomError("duration", "not a duration within the limits")
+        return seconds
+
+    return read
 
 
 def _matching(pattern: str) -> Callable[[str], str]:

@@ -49,6 +49,8 @@ def masked(url: str) -> str:
     if match is None:
         return MASK
     scheme, login, host, path, options = (part or "" for part in match.groups())
+    if "@" in path + options:  # a / ? or # in the password, not written as %2F: the parts are not what they seem
+        return MASK
     user, colon, _ = login.partition(":")
     who = f"{user}{colon and ':' + MASK}@" if login else ""
     return f"{scheme}{who}{host}{path}{'?' + MASK if options else ''}"
