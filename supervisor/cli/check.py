@@ -51,7 +51,7 @@ def _all(loaded: Loaded) -> Iterator[Finding]:
     """Look at everything, in the order in which a person would mend it."""
     from . import look_broker, look_database, look_files
 
-    yield from look_files.look(loaded.settings, file=loaded.path)
+    yield from look_files.look(loaded)
     yield from look_database.look(loaded.settings)
     yield from look_broker.look(loaded.settings.redis)
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import psycopg
 from psycopg import pq
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
 from ...config import values
@@ -64,6 +64,8 @@ def _state(settings: values.Database, url: str | None) -> State:
         wanted = make_conninfo(database_url(settings, url), connect_timeout=max(1, round(settings.connect_timeout)))
     except psycopg.Error:
         return "failed"
+    if not all(port.isdecimal() for port in str(conninfo_to_dict(wanted).get("port", 5432)).split(",") if port):
+        return "failed"  # libpq would say "no response"
     answer = pq.PGconn.ping(wanted.encode())
     return "away" if answer in (pq.Ping.NO_RESPONSE, pq.Ping.REJECT) else "failed"
 
@@ -84,8 +86,11 @@ def _row(conn: Connection, query: bytes, params: dict[str, Any] | None = None) -
     return row
 
 
+_IS_STANDBY = b"SELECT pg_is_in_recovery()"
+
+
 def _writable(conn: Connection, _: values.Settings) -> Iterator[Finding]:
-    if _row(conn, b"SELECT pg_is_in_recovery()")[0]:
+    if _row(conn, _IS_STANDBY)[0]:
         step = "point [database] url at the primary"
         yield Finding(subject="database", state="failed", text="it is a standby and cannot be written", next_step=step)
 
@@ -131,30 +136,41 @@ def _role(conn: Connection, settings: values.Settings) -> Iterator[Finding]:
         yield Finding(subject="role", state="ok", text=f"this user has role {role}")
 
 
+# Of other users' sessions only ids show without pg_read_all_stats; usesysid is null for the server's own processes.
 _CONNECTIONS = b"""
+WITH others AS (
+  SELECT count(*) AS server,
+         count(*) FILTER (WHERE usename = current_user) AS own,
+         count(*) FILTER (WHERE datname = current_database()) AS here
+    FROM pg_stat_activity
+   WHERE usesysid IS NOT NULL
+     AND coalesce(application_name, '') NOT LIKE 'pfsup:%%'
+)
 SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
          - coalesce(current_setting('reserved_connections', true), '0')::int,
-       (SELECT count(*) FROM pg_stat_activity
-         WHERE backend_type = 'client backend' AND application_name NOT LIKE 'pfsup:%%'),
+       server,
        (SELECT nullif(rolconnlimit, -1) FROM pg_roles WHERE rolname = current_user),
-       (SELECT nullif(datconnlimit, -1) FROM pg_database WHERE datname = current_database())
+       own,
+       (SELECT nullif(datconnlimit, -1) FROM pg_database WHERE datname = current_database()),
+       here
+  FROM others
 """
 
 
 def _connections(conn: Connection, settings: values.Settings) -> Iterator[Finding]:
     """Our pools must fit below max_connections, the user's limit and the database's limit, beside what others hold."""
     wanted = wanted_connections(settings)
-    server, others, user, base = _row(conn, _CONNECTIONS)
-    limits = {"max_connections less the reserved": server, "the user's limit": user, "the database's limit": base}
-    name, least = min(((n, v) for n, v in limits.items() if v is not None), key=lambda item: item[1])
-    text = f"the pools may take {wanted}, {name} is {least}, others hold {others}"
-    step = "raise it, or lower the pools' max"
-    if wanted > least:
-        yield Finding(subject="connections", state="failed", text=text, next_step=step)
-    elif wanted + others > least:
-        yield Finding(subject="connections", state="warning", text=text, next_step=step)
-    else:
-        yield Finding(subject="connections", state="ok", text=text)
+    server, in_server, user, of_user, database, in_database = _row(conn, _CONNECTIONS)
+    limits = (
+        ("max_connections less the reserved", server, in_server),
+        ("the user's limit", user, of_user),
+        ("the database's limit", database, in_database),
+    )
+    name, limit, others = min((row for row in limits if row[1] is not None), key=lambda row: row[1] - row[2])
+    text = f"the pools may take {wanted}, {name} is {limit}, others hold {others}"
+    state = "failed" if wanted > limit else "warning" if wanted + others > limit else "ok"
+    step = "" if state == "ok" else "raise it, or lower the pools' max"
+    yield Finding(subject="connections", state=state, text=text, next_step=step)
 
 
 def wanted_connections(settings: values.Settings) -> int:
@@ -179,11 +195,12 @@ def _notifications(conn: Connection, settings: values.Settings) -> Iterator[Find
 
 def _heard(conn: Connection, database: values.Database) -> Finding:
     """Whether a notification sent here arrives at the address that dispatch listens on."""
+    url = None
     try:
         url = secret(database.listen_url, database.listen_url_file) or None
         listener = connect(database, application_name=NAME, url=url, autocommit=True)
     except (psycopg.Error, PfsupError) as error:
-        return _not_connected("notifications", database, error)
+        return _not_connected("notifications", database, error, url)
     with closing(listener):
         listener.execute("LISTEN pfsup_check")
         conn.execute("NOTIFY pfsup_check")

@@ -6,18 +6,24 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...config.values import Settings
+from ...config import fields
+from ...config.load import Loaded
 from ...shared.text import printable
 from .findings import Finding
 
 
-def look(settings: Settings, *, file: Path | None) -> Iterator[Finding]:
-    """Secrets that other users of this machine can read."""
-    written = [Path(f) for f in (settings.database.url_file, settings.redis.url_file) if f]
-    for path in [file, *written]:
-        if path is not None and _readable_by_all(path) and (path in written or _holds_password(settings)):
-            step = f"chmod 600 {printable(str(path))}"
-            yield Finding(subject="files", state="warning", text=f"every user can read {path}", next_step=step)
+def look(loaded: Loaded) -> Iterator[Finding]:
+    """Warn of each file with a secret that every user can read."""
+    database, redis = loaded.settings.database, loaded.settings.redis
+    files = [database.url_file, database.listen_url_file, database.migrate_url_file, redis.url_file]
+    holders = [Path(file) for file in files if file]
+    if loaded.path is not None and _holds_password(loaded):
+        holders.insert(0, loaded.path)
+    for path in holders:
+        if _readable_by_all(path):
+            shown = printable(str(path))
+            text = f"every user can read {shown}"
+            yield Finding(subject="files", state="warning", text=text, next_step=f"chmod 600 {shown}")
 
 
 def _readable_by_all(path: Path) -> bool:
@@ -27,7 +33,10 @@ def _readable_by_all(path: Path) -> bool:
         return False
 
 
-def _holds_password(settings: Settings) -> bool:
-    """Whether an address in the settings carries one, as far as its form tells."""
-    addresses = (settings.database.url, settings.database.listen_url, settings.database.migrate_url, settings.redis.url)
-    return any("password=" in a or ":" in a.partition("://")[2].rpartition("@")[0] for a in addresses)
+def _holds_password(loaded: Loaded) -> bool:
+    """Whether an address that is written in the configuration file carries one, as far as its form tells."""
+    return any(
+        "password=" in value or ":" in value.partition("://")[2].rpartition("@")[0]
+        for path, key, value in fields.leaves(loaded.settings)
+        if key.rule.secret and loaded.origins[fields.dotted(*path)].startswith(f"{loaded.path}:")
+    )

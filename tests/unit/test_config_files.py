@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -287,22 +285,22 @@ def test_check_ends_with_the_code_of_its_worst_finding(states: list[str], code: 
     assert check.exit_code(Finding(subject="x", state=s, text="t") for s in states) == code  # pyright: ignore[reportArgumentType] - texts of the table
 
 
-def looked(settings: values.Settings, path: Path | None) -> Iterator[str]:
-    """The texts of what the look at files finds."""
-    return (finding.text for finding in look_files.look(settings, file=path))
-
-
 def test_check_warns_of_a_password_that_every_user_can_read(tmp_path: Path) -> None:
-    path = tmp_path / "p.toml"
-    path.write_text("")
-    open_to_all, private = stat.S_IRUSR | stat.S_IROTH, stat.S_IRUSR
-    with_password = values.Settings(database=values.Database(url="postgresql://u:hunter2@h/db"))
-    without = values.Settings(database=values.Database(url="postgresql://u@h/db"))
-    path.chmod(open_to_all)
-    assert list(looked(with_password, path)) == [f"every user can read {path}"]
-    assert list(looked(without, path)) == []
-    assert list(looked(values.Settings(database=values.Database(url_file=str(path))), None)) != []
-    path.chmod(private)
-    assert list(looked(with_password, path)) == []
-    path.unlink()
-    assert list(looked(with_password, path)) == []
+    path, url = tmp_path / "p.toml", tmp_path / "url"
+    url.write_text("")
+
+    def texts(file: str, environ: dict[str, str]) -> list[str]:
+        path.write_text(file)
+        return [finding.text for finding in look_files.look(load(str(path), environ=environ))]
+
+    with_password, without = "[database]\nurl = 'postgresql://u:hunter2@h/d'", "[database]\nurl = 'postgresql://u@h/d'"
+    for mode, told in ((0o644, True), (0o600, False)):
+        path.touch()
+        path.chmod(mode)
+        url.chmod(mode)
+        assert (texts(with_password, {}) == [f"every user can read {path}"]) is told
+        assert texts(without, {}) == []
+        assert texts("", {"PFSUP_DATABASE__URL": "postgresql://u:hunter2@h/d"}) == []
+        assert (texts("", {"PFSUP_DATABASE__URL_FILE": str(url)}) == [f"every user can read {url}"]) is told
+    url.unlink()
+    assert texts("", {"PFSUP_DATABASE__URL_FILE": str(url)}) == []
