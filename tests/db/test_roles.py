@@ -131,7 +131,7 @@ def test_stranger_may_do_nothing(stranger: Session, query: str) -> None:
         "SELECT pfsup.settle(1, gen_random_uuid(), 'consumed')",
         "SELECT pfsup.retry(1, 'me', 'why')",
         "SELECT pfsup.stage_wishes('k')",
-        "SELECT pfsup.insert_envelope('a', '1', NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
+        "SELECT pfsup.take_wishes('k')",
         "SELECT * FROM pfsup.dispatches",
         "DELETE FROM pfsup.async_dispatches",
         "INSERT INTO pfsup.restaged (delivery_key, actor, aggregate_id) VALUES ('k', 'a', '1')",

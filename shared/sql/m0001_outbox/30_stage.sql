@@ -7,39 +7,6 @@
 --   * a wish that committed while its envelope ended is found by dispatch within a scan interval (stage_wishes).
 -- Order of locks: the envelope first, its wishes after, everywhere.
 
--- Write one envelope; null when its key has a live one already. The actor's policy fills what the caller left open.
--- DO NOTHING waits for an uncommitted insert or update of the live row, not for a mere lock on it.
-CREATE FUNCTION @schema@.insert_envelope(
-    actor text, aggregate_id text, payload jsonb, available_at timestamptz, delivery_key text,
-    queue text, tenant text, headers jsonb, max_attempts integer
-) RETURNS bigint LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    new_id bigint;
-BEGIN
-    INSERT INTO @schema@.async_dispatches AS d
-        (actor, aggregate_id, payload, available_at, delivery_key, queue, tenant, headers, completion, max_attempts)
-    SELECT
-        insert_envelope.actor,
-        insert_envelope.aggregate_id,
-        insert_envelope.payload,
-        coalesce(insert_envelope.available_at, clock_timestamp()),
-        insert_envelope.delivery_key,
-        coalesce(insert_envelope.queue, a.queue, insert_envelope.actor),
-        insert_envelope.tenant,
-        coalesce(insert_envelope.headers, '{}'),
-        coalesce(a.completion, 'worker'),
-        coalesce(insert_envelope.max_attempts, a.max_attempts, 20)
-    FROM (VALUES (1)) AS one
-    LEFT JOIN @schema@.actors AS a ON a.name = insert_envelope.actor
-    ON CONFLICT (delivery_key)
-        WHERE delivery_key IS NOT NULL AND status IN ('pending', 'held', 'sent', 'running', 'dead', 'unknown')
-        DO NOTHING
-    RETURNING d.id INTO new_id;
-    RETURN new_id;
-END $$;
-REVOKE ALL ON FUNCTION @schema@.insert_envelope(text, text, jsonb, timestamptz, text, text, text, jsonb, integer) FROM PUBLIC;
-
 -- Say which argument is wrong. Called only when the quick look in stage() failed, so it may be slow.
 CREATE FUNCTION @schema@.refuse_envelope(
     actor text, aggregate_id text, payload jsonb, available_at timestamptz, delivery_key text,
@@ -116,17 +83,18 @@ CREATE FUNCTION @schema@.stage(
 SET search_path = pg_catalog, @schema@, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    queue text;
-    tenant text;
-    headers jsonb;
-    max_attempts integer;
+    own_queue text;
+    own_tenant text;
+    own_headers jsonb;
+    own_max_attempts integer;
+    turns integer := 0;
 BEGIN
     IF options IS DISTINCT FROM '{}' THEN
         PERFORM @schema@.check_stage_options(options);
-        queue := options ->> 'queue';
-        tenant := options ->> 'tenant';
-        headers := nullif(options -> 'headers', 'null');
-        max_attempts := options ->> 'max_attempts';
+        own_queue := options ->> 'queue';
+        own_tenant := options ->> 'tenant';
+        own_headers := nullif(options -> 'headers', 'null');
+        own_max_attempts := options ->> 'max_attempts';
     END IF;
     -- The same rules as the CHECK's, looked at first: a violated CHECK prints the whole row, payload included.
     IF (actor ~ '^[A-Za-z_][A-Za-z0-9_.-]*$' AND length(actor) <= 128
@@ -134,19 +102,38 @@ BEGIN
         AND (payload IS NULL OR pg_column_size(payload) <= 262144)
         AND (available_at IS NULL OR isfinite(available_at))
         AND (delivery_key IS NULL OR (length(delivery_key) BETWEEN 1 AND 400 AND delivery_key !~ '[[:cntrl:]]'))
-        AND (queue IS NULL OR (queue ~ '^[A-Za-z_][A-Za-z0-9_.-]*$' AND length(queue) <= 128))
-        AND (tenant IS NULL OR (length(tenant) BETWEEN 1 AND 200 AND tenant !~ '[[:cntrl:]]'))
-        AND (headers IS NULL OR (jsonb_typeof(headers) = 'object' AND pg_column_size(headers) <= 8192))) IS NOT TRUE
+        AND (own_queue IS NULL OR (own_queue ~ '^[A-Za-z_][A-Za-z0-9_.-]*$' AND length(own_queue) <= 128))
+        AND (own_tenant IS NULL OR (length(own_tenant) BETWEEN 1 AND 200 AND own_tenant !~ '[[:cntrl:]]'))
+        AND (own_headers IS NULL OR (jsonb_typeof(own_headers) = 'object' AND pg_column_size(own_headers) <= 8192))
+       ) IS NOT TRUE
     THEN
-        PERFORM @schema@.refuse_envelope(actor, aggregate_id, payload, available_at, delivery_key, queue, tenant, headers);
+        PERFORM @schema@.refuse_envelope(
+            actor, aggregate_id, payload, available_at, delivery_key, own_queue, own_tenant, own_headers);
     END IF;
     -- Insert or look, again while the one we met has ended in between; each turn needs one more envelope to end.
-    FOR turn IN 1 .. 1000 LOOP
-        id := @schema@.insert_envelope(
-            actor, aggregate_id, payload, available_at, delivery_key, queue, tenant, headers, max_attempts);
-        IF id IS NOT NULL THEN
-            outcome := 'created';
-            status := 'pending';
+    -- DO NOTHING waits for an uncommitted insert or update of the live row, not for a mere lock on it.
+    -- Everything in one statement and nothing in a helper: each statement and call is prepared anew in a transaction.
+    LOOP
+        INSERT INTO @schema@.async_dispatches AS d
+            (actor, aggregate_id, payload, available_at, delivery_key, queue, tenant, headers, completion, max_attempts)
+        SELECT
+            stage.actor,
+            stage.aggregate_id,
+            stage.payload,
+            coalesce(stage.available_at, clock_timestamp()),
+            stage.delivery_key,
+            coalesce(own_queue, a.queue, stage.actor),
+            own_tenant,
+            coalesce(own_headers, '{}'),
+            coalesce(a.completion, 'worker'),
+            coalesce(own_max_attempts, a.max_attempts, 20)
+        FROM (VALUES (1)) AS one
+        LEFT JOIN @schema@.actors AS a ON a.name = stage.actor
+        ON CONFLICT (delivery_key)
+            WHERE delivery_key IS NOT NULL AND status IN ('pending', 'held', 'sent', 'running', 'dead', 'unknown')
+            DO NOTHING
+        RETURNING d.id, 'created', d.status INTO stage.id, stage.outcome, stage.status;
+        IF FOUND THEN
             RETURN;
         END IF;
         SELECT d.id, d.status INTO stage.id, stage.status
@@ -154,10 +141,11 @@ BEGIN
         WHERE d.delivery_key = stage.delivery_key
           AND d.status IN ('pending', 'held', 'sent', 'running', 'dead', 'unknown');
         EXIT WHEN FOUND;
+        turns := turns + 1;
+        IF turns = 1000 THEN
+            PERFORM @schema@.refuse('40001', 'cannot stage: the envelope of this key ended 1000 times meanwhile', 'try again');
+        END IF;
     END LOOP;
-    IF id IS NULL THEN
-        PERFORM @schema@.refuse('40001', 'cannot stage: the envelope of this key ended 1000 times meanwhile', 'try again');
-    END IF;
     outcome := CASE
         WHEN options ->> 'on_conflict' = 'error' THEN 'error'
         WHEN status IN ('dead', 'unknown') THEN 'blocked'
@@ -171,9 +159,10 @@ BEGIN
     ELSIF outcome = 'rerun' THEN
         INSERT INTO @schema@.restaged (delivery_key, actor, aggregate_id, payload, options)
         VALUES (stage.delivery_key, stage.actor, stage.aggregate_id, stage.payload,
-                jsonb_strip_nulls(jsonb_build_object('queue', queue, 'tenant', tenant, 'max_attempts', max_attempts,
+                jsonb_strip_nulls(jsonb_build_object('queue', own_queue, 'tenant', own_tenant,
+                                                     'max_attempts', own_max_attempts,
                                                      'available_at', stage.available_at))
-                || jsonb_build_object('headers', coalesce(headers, '{}')));
+                || jsonb_build_object('headers', coalesce(own_headers, '{}')));
     END IF;
 END $$;
 REVOKE ALL ON FUNCTION @schema@.stage(text, text, jsonb, timestamptz, text, jsonb) FROM PUBLIC;

@@ -48,10 +48,11 @@ BEGIN
         IF NOT FOUND THEN
             RETURN NULL;
         END IF;
-        new_id := @schema@.insert_envelope(
+        SELECT s.id INTO new_id
+        FROM @schema@.stage(
             wish.actor, wish.aggregate_id, wish.payload, (wish.options ->> 'available_at')::timestamptz, wish.delivery_key,
-            wish.options ->> 'queue', wish.options ->> 'tenant', wish.options -> 'headers',
-            (wish.options ->> 'max_attempts')::integer);
+            (wish.options - 'available_at') || '{"on_conflict": "keep"}') AS s
+        WHERE s.outcome = 'created';
         IF new_id IS NULL THEN
             RETURN NULL;
         END IF;
