@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -94,6 +95,9 @@ def _leaves(tree: Mapping[str, Any], at: Path = ()) -> Iterator[tuple[Path, Any]
             yield (*at, name), value
 
 
+_CLOSING = re.compile(r"""]|'{3}|"{3}""")
+
+
 def lines_of(text: str) -> dict[Path, int]:
     """The line, from 1, on which each key of a valid TOML document is written.
 
@@ -103,7 +107,10 @@ def lines_of(text: str) -> dict[Path, int]:
     header: Path = ()
     statement, first = "", 0
     for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
-        statement, first = (statement + "\n" + line, first) if statement else (line, number)
+        goes_on = bool(statement)
+        statement, first = (statement + "\n" + line, first) if goes_on else (line, number)
+        if goes_on and not _CLOSING.search(line):
+            continue  # a long list would be parsed once a line otherwise
         try:
             tree = tomllib.loads(statement)
         except tomllib.TOMLDecodeError:

@@ -1,7 +1,7 @@
 """Finding and reading the configuration file, with nothing but the standard library.
 
 `pfsup probe`, `status` and `stop` need three keys to find the control socket; they read them here, without the checks
-of `load` and the 80 ms that those cost to import.
+of `load` and the 130 ms that those cost to import (this: 24 ms, the interpreter's own imports included).
 """
 
 from __future__ import annotations

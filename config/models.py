@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -16,6 +17,9 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 from . import durations, fields
 from .layers import Layer
 from .values import Settings
+
+# With PYDANTIC_SETTINGS_DEBUG set the library logs each source's values, passwords among them.
+logging.getLogger("pydantic_settings").setLevel(logging.INFO)
 
 _STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
 

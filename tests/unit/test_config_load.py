@@ -381,6 +381,16 @@ def test_secret_appears_in_no_problem_whatever_is_wrong(write: Write) -> None:
     assert "redis.url" in told
 
 
+def test_secret_is_not_logged_by_the_settings_library(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    del elsewhere
+    monkeypatch.setenv("PYDANTIC_SETTINGS_DEBUG", "1")
+    caplog.set_level("DEBUG")
+    load(environ={"PFSUP_DATABASE__URL": "postgresql://u:hunter2@h/db"})
+    assert "hunter2" not in caplog.text
+
+
 def test_settings_do_not_show_an_address_when_printed(elsewhere: Path) -> None:
     del elsewhere
     environ = {"PFSUP_DATABASE__URL": "postgresql://u:hunter2@h/db", "PFSUP_REDIS__URL": "redis://:hunter2@h"}
