@@ -117,9 +117,9 @@ class Chores:
     async def _requeue(self, queue: str, known: Known) -> int:
         """Look again with the database's time taken first, so that nothing sent after the loss is taken for lost."""
         sent_before = (await self._outbox.ask("clock"))[0][0]
-        facts = (await self._ask({queue: known}))[queue]
-        loss = find_loss(known, facts)
-        if loss is None:
+        facts = (await self._ask({queue: known})).get(queue)
+        loss = facts and find_loss(known, facts)
+        if facts is None or loss is None:
             return 0
         self._sink.forget_group(facts.stream)
         return await self._send_again(queue, facts, loss, sent_before)

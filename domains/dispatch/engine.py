@@ -123,13 +123,15 @@ class Engine:
             self._unanswered.discard(token)
 
     async def finish(self) -> None:
-        """Drain: let what is in flight end, write owed marks, give the rest back. Bounded by the drain's deadline."""
+        """Drain: let what is in flight end, write owed marks, give the rest back. Sends get half of the time left."""
         if self._flying:
-            await asyncio.wait(list(self._flying), timeout=max(0.0, self._link.drain.left_s() - 1.0))
+            await asyncio.wait(list(self._flying), timeout=self._link.drain.left_s() / 2)
         late = dict(self._flying)
         for task in late:
             task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        if late:
+            # Their statements are hung up on by now; whatever else they wait for shall not hold up the rest.
+            await asyncio.wait(list(late), timeout=0.5)
         await self.recall()
         for batch in late.values():
             await self._outbox.release(batch.token, [row.id for row in batch.rows])
@@ -214,8 +216,8 @@ class Engine:
 
     def _broker_failed(self, now: float, said: str) -> None:
         if self.breakers.broker.failed(now, said):
-            self._link.waiting(said)
             self._link.wake.wake()
+        self._link.waiting(said)  # each time: a database that came back meanwhile has taken its own reason away
         self._repeats.say(f"the broker takes nothing, rows wait uncharged: {said}")
 
     async def _try_broker(self) -> float:

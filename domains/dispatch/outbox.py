@@ -14,7 +14,8 @@ from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool
 
 from ...config.values import Database
-from ...shared.db.connect import Connection, fetch
+from ...shared.db.connect import Connection
+from ...shared.db.deadline import fetch_within, hang_up
 from ...shared.db.queries import Queries
 from ...shared.sinks.redis_stream import Envelope
 
@@ -57,7 +58,7 @@ class Mark(NamedTuple):
 
 
 class Outbox:
-    """Claims, marks, gives back. Raises psycopg's errors, PoolTimeout or TimeoutError when the database is away."""
+    """Claims, marks, gives back. Raises psycopg's errors or PoolTimeout when the database is away."""
 
     def __init__(
         self,
@@ -74,6 +75,8 @@ class Outbox:
         self._queries = queries
         # The server's own limit comes first; this one is for a server that says nothing at all.
         self._deadline_s = database.statement_timeout + database.connect_timeout
+        self._patience_s = database.connect_timeout
+        self._busy: set[Connection] = set()
         self._fixed: dict[str, Any] = {"claimed_by": claimed_by, "lease_s": lease_s, "inline": inline}
         self._lease_s = lease_s
         self._monotonic = monotonic
@@ -131,6 +134,21 @@ class Outbox:
         """Run one of the rarer statements of queries.sql by its name."""
         return await self._fetch(name, params)
 
+    def hasten(self, within_s: float) -> None:
+        """Drain: what runs now has `within_s` seconds left, what comes later as much each."""
+        self._deadline_s = min(self._deadline_s, within_s)
+        loop = asyncio.get_running_loop()
+        for conn in self._busy:
+            loop.call_later(within_s, self._hang_up, conn)
+
+    def _hang_up(self, conn: Connection) -> None:
+        if conn in self._busy:
+            hang_up(conn)
+
     async def _fetch(self, name: str, params: Mapping[str, Any] | None) -> list[TupleRow]:
-        async with asyncio.timeout(self._deadline_s), self._pool.connection() as conn:
-            return await fetch(conn, self._queries[name], params)
+        async with self._pool.connection(timeout=min(self._patience_s, self._deadline_s)) as conn:
+            self._busy.add(conn)
+            try:
+                return await fetch_within(conn, self._queries[name], params, deadline_s=self._deadline_s)
+            finally:
+                self._busy.discard(conn)

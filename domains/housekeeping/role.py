@@ -12,6 +12,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from ...config.values import Settings
 from ...shared.db.connect import Connection, aconnect, fetch
+from ...shared.db.deadline import fetch_within
 from ...shared.db.pool import open_pool
 from ...shared.db.queries import load_queries
 from ...shared.db.ready import drained_within, is_away, remedy, until_ready
@@ -154,8 +155,10 @@ class Housekeeping:
     async def _ask(
         self, pool: AsyncConnectionPool[Connection], name: str, params: Mapping[str, Any] | None = None
     ) -> list[tuple[Any, ...]]:
+        database = self._settings.database
+        deadline_s = database.statement_timeout + database.connect_timeout
         async with pool.connection() as conn:
-            return await fetch(conn, self._queries[name], params)
+            return await fetch_within(conn, self._queries[name], params, deadline_s=deadline_s)
 
     def _told(self, link: Link, report: Report) -> None:
         link.report(asdict(report))

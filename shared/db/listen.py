@@ -7,7 +7,6 @@ a deadline on this side. After every reconnection the waiter scans once: what wa
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -18,6 +17,7 @@ from ...config.values import Database
 from ..backoff import Backoff
 from ..drain import Drain
 from .connect import Connection, aconnect, database_url
+from .deadline import fetch_within
 from .ready import drained_within, is_away, remedy
 
 logger = logging.getLogger("pfsup.listen")
@@ -99,7 +99,7 @@ class Listener:
 
     async def _prove(self, conn: Connection) -> None:
         """Any notification within PROBE_S proves the way; the probe makes sure that there is one."""
-        await asyncio.wait_for(self._notify(), PROBE_S)
+        await self._notify()
         async for _ in conn.notifies(timeout=PROBE_S, stop_after=1):
             return
         raise Deaf
@@ -112,8 +112,7 @@ class Listener:
             heard = True
             self._wake()
         if not heard and not drain.requested:
-            async with asyncio.timeout(PROBE_S):
-                await conn.execute(b"SELECT 1")
+            await fetch_within(conn, b"SELECT 1", deadline_s=PROBE_S)
 
     def _say(self, state: str) -> None:
         if state == self.state:

@@ -93,10 +93,14 @@ class RedisStreams:
         return _matched(results, replies[len(new) :], lost)
 
     async def facts(self, streams: Iterable[str]) -> list[StreamFacts]:
-        """What Redis says of these streams, in one pipeline. Raises redis-py's error when it does not answer."""
+        """What Redis says of these streams, in one pipeline; nothing of a stream that it does not let us see.
+
+        Raises redis-py's error when Redis does not answer.
+        """
         names = list(streams)
         replies = await self.wires.call(*[("XINFO", "STREAM", name) for name in names])
-        return [_facts(name, reply) for name, reply in zip(names, replies, strict=True)]
+        told = [_facts(name, reply) for name, reply in zip(names, replies, strict=True)]
+        return [facts for facts in told if facts is not None]
 
     def forget_group(self, stream: str) -> None:
         """The stream was lost: the next send makes its group again."""
@@ -152,11 +156,11 @@ def _unexpected(reply: Reply) -> Exception:
     return broker.ResponseError(f"XADD was answered by {type(reply).__name__}")
 
 
-def _facts(stream: str, reply: Reply) -> StreamFacts:
-    if isinstance(reply, broker.ResponseError) and "no such key" in str(reply):
-        return StreamFacts(stream=stream, exists=False)
+def _facts(stream: str, reply: Reply) -> StreamFacts | None:
     if isinstance(reply, Exception):
-        raise reply
+        # A key of another kind stands where the stream was: that stream is gone too.
+        gone = any(words in str(reply) for words in ("no such key", "WRONGTYPE"))
+        return StreamFacts(stream=stream, exists=False) if gone else None
     told: Mapping[bytes, Reply] = dict(zip(reply[::2], reply[1::2], strict=True))
     first = told.get(b"first-entry")
     return StreamFacts(

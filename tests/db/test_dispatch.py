@@ -338,6 +338,20 @@ async def test_dispatch_goes_on_by_itself_after_the_database_was_away(own_databa
     assert leased(own_database) == 0
 
 
+async def test_drain_ends_although_the_database_is_frozen(own_database: Database):
+    """SIGSTOP: connections stay open and nothing answers. The budget is the drain's, not the server's."""
+    link, gates = TestLink(), Gates()
+    gates.hold("sent")
+    async with at_work(Dispatch(own_database.settings(), "dispatch", points=gates), link) as task:
+        stage(own_database)
+        await gates.arrival("sent")
+        own_database.server.stop_frozen()
+        link.drain.request(8.0)
+        gates.open("sent")
+        await asyncio.wait_for(task, 25)
+        own_database.server.resume()
+
+
 async def test_marks_that_met_a_database_that_was_away_are_written_when_it_is_back(own_database: Database):
     """The rows are in the stream; without the owed marks they would be sent a second time after their lease."""
     link, gates = TestLink(), Gates()
