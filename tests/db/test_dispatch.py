@@ -352,6 +352,32 @@ async def test_drain_ends_although_the_database_is_frozen(own_database: Database
         own_database.server.resume()
 
 
+async def test_dispatch_goes_on_after_the_database_was_frozen(own_database: Database):
+    """Nothing is said, no connection ends: only the deadline on this side notices."""
+    link = TestLink()
+    settings = tuned(own_database, scan_interval=0.1)
+    hasty = replace(settings.database, statement_timeout=0.3, connect_timeout=1.0)
+    async with at_work(Dispatch(replace(settings, database=hasty), "dispatch"), link):
+        stage(own_database)
+        await sent(own_database, 1)
+        own_database.server.stop_frozen()
+        await auntil(lambda: link.reason, what="it waits for the database")
+        own_database.server.resume()
+        await auntil(lambda: link.reason is None)
+        stage(own_database)
+        await sent(own_database, 2)
+    assert leased(own_database) == 0
+
+
+async def test_two_dispatchers_share_a_backlog_and_send_each_row_once(database: Database):
+    ids = stage(database, count=600)
+    settings = tuned(database, batch_size=20)
+    one, other = TestLink(instance="one"), TestLink(instance="other")
+    async with at_work(Dispatch(settings, "dispatch"), one), at_work(Dispatch(settings, "dispatch"), other):
+        await sent(database, 600)
+    assert sorted(int(entry["dispatch_id"]) for entry in entries(database)) == ids
+
+
 async def test_marks_that_met_a_database_that_was_away_are_written_when_it_is_back(own_database: Database):
     """The rows are in the stream; without the owed marks they would be sent a second time after their lease."""
     link, gates = TestLink(), Gates()

@@ -20,8 +20,10 @@ class TestLink:
 
     __test__ = False  # not a class of tests
 
-    def __init__(self, *, boot_id: str | None = None, generation: int = 1, name: str = "dispatch") -> None:
-        self._identity = Identity(instance="pfsup", boot_id=boot_id or str(uuid4()), name=name, generation=generation)
+    def __init__(
+        self, *, boot_id: str | None = None, generation: int = 1, name: str = "dispatch", instance: str = "pfsup"
+    ) -> None:
+        self._identity = Identity(instance=instance, boot_id=boot_id or str(uuid4()), name=name, generation=generation)
         self._wake = WakeSlot()
         self._drain = Drain()
         self.is_ready = False

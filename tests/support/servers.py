@@ -146,7 +146,7 @@ class PgServer:
     def stop_frozen(self) -> None:
         """Freeze every process of the server (SIGSTOP): connections stay open and nothing answers."""
         for pid in [self.pid, *_children(self.pid)]:
-            os.kill(pid, signal.SIGSTOP)
+            _signal(pid, signal.SIGSTOP)  # a backend may end between the look and the signal
 
     def resume(self) -> None:
         """Let a frozen server run on."""
