@@ -18,7 +18,7 @@ from pfsup.shared.sinks.redis_wire import Wires
 from support.database import Database
 from support.link import TestLink, at_work
 from support.outbox import Claimer, column, fill, stage, statuses
-from support.servers import redis_client
+from support.servers import RedisServer, redis_client
 from support.waiting import auntil
 
 Pass = Callable[[], Awaitable[Report]]
@@ -235,6 +235,17 @@ async def test_housekeeping_waits_with_the_remedy_until_the_schema_is_there(empt
     async with at_work(role, link, ready=False):
         await auntil(lambda: link.reason)
     assert "run: pfsup migrate" in str(link.reason)
+
+
+async def test_housekeeping_waits_while_redis_is_away_and_goes_on_after(database: Database, own_redis: RedisServer):
+    stage(database)
+    link = TestLink(name="housekeeping")
+    settings = database.settings(redis=values.Redis(url=own_redis.url), housekeeping=values.Housekeeping(interval=0.05))
+    own_redis.stop()
+    async with at_work(Housekeeping(settings, "housekeeping"), link):
+        await auntil(lambda: "cannot reach Redis" in str(link.reason))
+        own_redis.start()
+        await auntil(lambda: link.reason is None and link.figures)
 
 
 def test_housekeeping_is_the_run_roles_alone(database: Database):

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from pfsup.config import values
 from pfsup.domains.dispatch import Dispatch
-from pfsup.shared.db.connect import aconnect, fetch
+from pfsup.shared.db.connect import aconnect, connect, fetch
 from pfsup.shared.db.listen import Listener, channel
 from pfsup.shared.drain import Drain
 from support.database import Database
@@ -122,6 +122,13 @@ async def test_behind_a_transaction_pooler_the_limits_hold_in_every_transaction(
         assert await fetch(conn, query) == [("1500ms", "read committed")]
     finally:
         await conn.close()
+
+
+def test_a_synchronous_connection_works_behind_a_transaction_pooler_too(database: Database, pooled: str):
+    behind = replace(database.settings().database, url=pooled)
+    with connect(behind, application_name="pfsup:test:1") as conn:
+        row = conn.execute("SELECT current_setting('transaction_isolation')").fetchone()
+    assert row == ("read committed",)
 
 
 async def test_a_pinned_connection_ignores_what_its_role_inherits(database: Database):
