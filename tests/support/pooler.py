@@ -11,6 +11,7 @@ from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from pfsup.supervisor.embedded.account import enter_namespace
 from psycopg.conninfo import conninfo_to_dict
 
 from .database import Database
@@ -37,17 +38,23 @@ def pgbouncer(database: Database, directory: Path, *, port: int, extra: str = ""
         f"auth_type = trust\nauth_file = {users}\npool_mode = transaction\nlogfile = {place / 'log'}\n"
         f"default_pool_size = 3\nserver_check_delay = 0\n{extra}\n"
     )
-    # It refuses to run as root, and the servers' directory admits only their own account.
+    # It refuses to run as root, and the servers' directory admits only their own account. That is root's where the
+    # server runs in a user namespace (a checkout that only root can read): the pooler then does too.
     owner = Path(str(told["host"])).stat().st_uid
-    user = pwd.getpwuid(owner).pw_name
-    if os.geteuid() == 0:
+    is_root = os.geteuid() == 0
+    if is_root and owner != 0:
         directory.chmod(0o755)
         for path in (place, config, users):
             os.chown(path, owner, -1)
-    switch = ["-u", user] if os.geteuid() == 0 else []
-    child = subprocess.Popen([str(program), "-q", *switch, str(config)], stderr=subprocess.DEVNULL)
+    switch = ["-u", pwd.getpwuid(owner).pw_name] if is_root and owner != 0 else []
+    child = subprocess.Popen(
+        [str(program), "-q", *switch, str(config)],
+        stderr=subprocess.DEVNULL,
+        preexec_fn=enter_namespace if is_root and owner == 0 else None,  # noqa: PLW1509 - a system call and three files
+    )
     try:
-        until(lambda: _answers(port), what="pgbouncer listens")
+        until(lambda: _answers(port) or child.poll() is not None, what="pgbouncer listens")
+        assert child.poll() is None, f"pgbouncer ended with {child.returncode}: {_log(place)}"
         yield f"postgresql://t_run@127.0.0.1:{port}/{database.name}"
     finally:
         child.terminate()
@@ -57,3 +64,8 @@ def pgbouncer(database: Database, directory: Path, *, port: int, extra: str = ""
 def _answers(port: int) -> bool:
     with closing(socket.socket()) as sock:
         return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _log(place: Path) -> str:
+    log = place / "log"
+    return log.read_text()[-1000:] if log.exists() else "it wrote no log"

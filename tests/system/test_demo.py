@@ -100,12 +100,12 @@ def test_killed_demo_leaves_no_process():
     until(lambda: not any(one.alive for one in started), what="processes of a killed demo are left")
 
 
-def test_kept_folder_holds_configuration_and_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+def test_kept_folder_holds_configuration_and_logs(short_dir: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TMPDIR", str(short_dir))
     with demo("--seconds", "0.5", "--rate", "20", "--workers", "1", "--keep") as process:
         out, err = process.communicate(timeout=100)
     assert process.returncode == 0, err
-    (kept,) = tmp_path.glob("pfsup-demo-*")
+    (kept,) = short_dir.glob("pfsup-demo-*")
     assert f"kept: {kept}" in out
     names = {path.name for path in (kept / "demo").iterdir()}
     assert {"pfsup.toml", "pfsup.log", "worker-1.log", "shop.log"} <= names
