@@ -22,6 +22,8 @@ DAY_S = 86400.0
 LONGEST_S = 3650 * DAY_S
 NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.-]{0,127}$"
 NAME_WANTED = "a letter or _, then letters, digits and _ . -, at most 128 characters"
+# It goes into SQL as text and into role names: `<schema>_operate` must fit PostgreSQL's 63 bytes.
+SCHEMA_NAME = r"^(?!pg_)[a-z_][a-z0-9_]{0,39}$"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +102,7 @@ class Database:
     schema: str = setting(
         "pfsup",
         "The schema of pfsup's tables and functions; also the prefix of its roles.",
-        pattern=r"^(?!pg_)[a-z_][a-z0-9_]{0,39}$",
+        pattern=SCHEMA_NAME,
         wanted="lower-case letters, digits and _, at most 40 characters, not beginning with pg_",
     )
     connect_timeout: Seconds = setting(5.0, "How long one attempt to connect may take.", at_least=0.1, at_most=300.0)

@@ -13,7 +13,7 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from ..config.errors import PfsupError
-from .db.connect import checked_schema
+from .db.schema_name import checked_schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

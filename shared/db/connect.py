@@ -17,8 +17,8 @@ from psycopg.rows import TupleRow
 from ...config.errors import ConfigError
 from ...config.secrets import secret
 from ...config.values import Database
+from .schema_name import checked_schema
 
-_SCHEMA = re.compile(r"^[a-z_][a-z0-9_]{0,62}$")
 _REFUSED = "unsupported startup parameter"
 
 Params = Sequence[Any] | Mapping[str, Any] | None
@@ -102,13 +102,6 @@ def pins(database: Database, *, durable: bool = True) -> dict[str, str]:
         # A killed client's running query otherwise keeps its locks to its end: 9.83 s seen, 0.81 s with this.
         "client_connection_check_interval": "1s",
     } | ({} if durable else {"synchronous_commit": "off"})
-
-
-def checked_schema(schema: str) -> str:
-    """`schema` if it can stand in SQL as it is: lower case letters, digits, underscore; else ConfigError."""
-    if _SCHEMA.match(schema):
-        return schema
-    raise ConfigError([f"database.schema: cannot use {schema[:80]!r}: wanted ^[a-z_][a-z0-9_]*$, up to 63 long"])
 
 
 def connect_arguments(database: Database, *, application_name: str, durable: bool = True) -> dict[str, Any]:

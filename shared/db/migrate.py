@@ -19,7 +19,8 @@ from psycopg.pq import TransactionStatus
 
 from ...config.errors import DatabaseUnavailable, NotPermitted, SchemaError
 from ..backoff import Backoff
-from .migrations import Migration, checked_schema, migrations, opening, roles_of, step
+from .migrations import Migration, migrations, opening, roles_of, step
+from .schema_name import checked_schema
 
 LATEST = len(migrations())
 OLDEST_SERVER = 140000

@@ -16,7 +16,6 @@ from importlib.resources.abc import Traversable
 from ...config.errors import SchemaError
 from .. import sql
 
-SCHEMA_NAME = re.compile(r"^[a-z_][a-z0-9_]{0,47}$")  # `<schema>_operate` must fit PostgreSQL's 63 bytes
 _FOLDER = re.compile(r"^m(\d{4})_(\w+)$")
 _ROLES = "_roles.sql"
 
@@ -39,16 +38,6 @@ class Migration:
     def checksum(self) -> str:
         """SHA-256 over the text as shipped: a database remembers which text made it."""
         return hashlib.sha256(self.body.encode()).hexdigest()
-
-
-def checked_schema(schema: str) -> str:
-    """Return the name, or fail with SchemaError: it goes into SQL as text and into role and channel names."""
-    if not SCHEMA_NAME.match(schema) or schema.startswith("pg_"):
-        raise SchemaError(
-            f"cannot use the schema name {schema[:80]!r}: wanted a lower-case letter or _, then at most"
-            " 47 of a-z, 0-9, _; not beginning with pg_"
-        )
-    return schema
 
 
 def migrations(root: Traversable | None = None) -> tuple[Migration, ...]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 
-from .connect import checked_schema
+from .schema_name import checked_schema
 
 _HEADER = re.compile(r"^-- name: *([a-z][a-z0-9_]*) *$", re.MULTILINE)
 

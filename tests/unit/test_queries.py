@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pfsup.config.errors import ConfigError
+from pfsup.config.errors import SchemaError
 from pfsup.shared.db.queries import Queries, load_queries, parse_queries
 
 TEXT = "-- name: one\n-- Does one.\nSELECT 1\nFROM @schema@.t;\n\n-- name: two\n-- Does two.\nSELECT %(a)s;\n"
@@ -33,7 +33,7 @@ def test_queries_refuse_a_file_that_breaks_the_habit(text: str, said: str):
 
 
 def test_queries_refuse_a_schema_name_that_is_no_name():
-    with pytest.raises(ConfigError):
+    with pytest.raises(SchemaError):
         parse_queries(TEXT, filename="q.sql", schema='x"; DROP')
 
 
