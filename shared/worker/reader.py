@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from .message import text
 
-# Stream, entry id, fields. Fields are None for an entry that was deleted while it was pending.
+# Stream, entry id, fields. Fields are None or empty for an entry that was deleted while it was pending.
 Entry = tuple[str, str, dict[Any, Any] | None]
 Place = tuple[str, str]
 

@@ -99,7 +99,7 @@ class Session:
         stream, entry_id, fields = entry
         if (stream, entry_id) in self._in_hand:
             return
-        if fields is None:  # deleted while it was pending: only its mark in the group is left
+        if not fields:  # deleted while it was pending: only its mark in the group is left
             self._ender.add((stream, entry_id))
             return
         try:
