@@ -118,7 +118,7 @@ class Engine:
     async def recall(self) -> None:
         """After the database was away: write owed marks, then give back what else those claims may still hold."""
         await self.marks.write()
-        for token in self._unanswered - {mark.token for mark in self.marks.owed}:
+        for token in self._unanswered - self.marks.tokens:
             await self._outbox.release(token, None)
             self._unanswered.discard(token)
 
