@@ -179,7 +179,6 @@ class Parent:
         changes.stop_asked(self._state, self._processes.now)
         assert self._state.shutdown is not None
         left_s = self._state.shutdown.total - self._processes.now
-        left_s = self._state.shutdown.total - self._processes.now
         what = ("stopping", "hastened", "killing what is left")[self._state.shutdown.level - 1]
         log.info("%s; at most %.1f s are left", what, max(0.0, left_s))
 
