@@ -7,10 +7,42 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from support.database import Database
+    from support.runs import Owner, Worker
     from support.servers import PgServer, PgServers
+    from support.staging import App
 
 
 @pytest.fixture(scope="session", params=["18", "15"], ids=["pg18", "pg15"])
 def pg_server(request: pytest.FixtureRequest, pg_servers: PgServers) -> PgServer:
     """The session's PostgreSQL of each version."""
     return pg_servers.get(str(request.param))
+
+
+@pytest.fixture
+def owner(database: Database) -> Generator[Owner]:
+    """A session of the schema's owner."""
+    from support.runs import owner_of
+
+    with owner_of(database) as session:
+        yield session
+
+
+@pytest.fixture
+def worker(database: Database) -> Generator[Worker]:
+    """A session of the worker's role."""
+    from support.runs import worker_of
+
+    with worker_of(database) as session:
+        yield session
+
+
+@pytest.fixture
+def app(database: Database) -> Generator[App]:
+    """A session of the application's role."""
+    from support.staging import app_of
+
+    with app_of(database) as session:
+        yield session

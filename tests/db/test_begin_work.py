@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
 import psycopg
 import pytest
 from support.database import Database
 from support.runs import Owner, Worker, owner_of, worker_of
-
-
-@pytest.fixture
-def owner(database: Database) -> Generator[Owner]:
-    with owner_of(database) as session:
-        yield session
-
-
-@pytest.fixture
-def worker(database: Database) -> Generator[Worker]:
-    with worker_of(database) as session:
-        yield session
 
 
 def test_sent_row_begins_with_everything_the_run_needs(owner: Owner, worker: Worker) -> None:

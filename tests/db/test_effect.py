@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
 import psycopg
 import pytest
-from support.database import Database
-from support.runs import Begun, Owner, Worker, owner_of, worker_of
-
-
-@pytest.fixture
-def owner(database: Database) -> Generator[Owner]:
-    with owner_of(database) as session:
-        yield session
-
-
-@pytest.fixture
-def worker(database: Database) -> Generator[Worker]:
-    with worker_of(database) as session:
-        yield session
+from support.runs import Begun, Owner, Worker
 
 
 @pytest.fixture

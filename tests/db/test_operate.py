@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg.rows import namedtuple_row
 from support.database import Database
-from support.runs import Owner, Row, Session, Worker, owner_of, worker_of
+from support.runs import Owner, Row, Session, Worker
 
 STATUSES = ("pending", "held", "sent", "running", "consumed", "rejected", "cancelled", "dead", "unknown")
 # act → what it makes of a row in each status without an unproved effect; a status that is missing is refused
@@ -47,18 +47,6 @@ class Operator(Session):
 
     def resume(self, kind: str, name: str) -> Row:
         return self.one("SELECT * FROM pfsup.resume(%s, %s, 'bob', 'all well')", kind, name)
-
-
-@pytest.fixture
-def owner(database: Database) -> Generator[Owner]:
-    with owner_of(database) as session:
-        yield session
-
-
-@pytest.fixture
-def worker(database: Database) -> Generator[Worker]:
-    with worker_of(database) as session:
-        yield session
 
 
 @pytest.fixture

@@ -9,24 +9,12 @@ import pytest
 from psycopg.rows import namedtuple_row
 from psycopg.types.json import Jsonb
 from support.database import Database
-from support.runs import Owner, Row, Session, Worker, owner_of, worker_of
+from support.runs import Owner, Row, Session, Worker
 
 
 class Recovery(Session):
     def redispatch(self, number: int, **options: object) -> Row:
         return self.one("SELECT * FROM pfsup.redispatch(%s, %s)", number, Jsonb(options))
-
-
-@pytest.fixture
-def owner(database: Database) -> Generator[Owner]:
-    with owner_of(database) as session:
-        yield session
-
-
-@pytest.fixture
-def worker(database: Database) -> Generator[Worker]:
-    with worker_of(database) as session:
-        yield session
 
 
 @pytest.fixture

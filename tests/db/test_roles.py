@@ -8,8 +8,8 @@ import psycopg
 import pytest
 from psycopg.rows import namedtuple_row
 from support.database import Database
-from support.runs import Owner, Session, owner_of
-from support.staging import App, app_of
+from support.runs import Owner, Session
+from support.staging import App
 
 READERS = ("read", "operate")
 VIEWS = {"dispatches", "backlog", "audit"}
@@ -21,18 +21,6 @@ FUNCTIONS = {
     "read": set[str](),
 }
 PUBLIC_CONTRACT = set[str]().union(*FUNCTIONS.values())
-
-
-@pytest.fixture
-def owner(database: Database) -> Generator[Owner]:
-    with owner_of(database) as session:
-        yield session
-
-
-@pytest.fixture
-def app(database: Database) -> Generator[App]:
-    with app_of(database) as session:
-        yield session
 
 
 @pytest.fixture

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from itertools import product
 from typing import Any
 
 import psycopg
 import pytest
-from support.database import Database
-from support.runs import Owner, owner_of
+from support.runs import Owner
 
 COLUMNS = (
     "lease_token",
@@ -48,12 +46,6 @@ def legal(status: str, completion: str, effect: str, filled: tuple[bool, ...]) -
         and not (completion == "handover" and status in WORKERS_ONLY)
         and not (effect == "begun" and status in NO_OPEN_EFFECT)
     )
-
-
-@pytest.fixture
-def owner(database: Database) -> Generator[Owner]:
-    with owner_of(database) as session:
-        yield session
 
 
 def test_every_combination_is_legal_exactly_where_the_table_says(owner: Owner) -> None:

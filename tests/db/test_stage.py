@@ -12,22 +12,10 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 from support.database import Database
-from support.runs import Owner, owner_of
+from support.runs import Owner
 from support.staging import App, app_of, in_threads, meanwhile, until_blocked
 
 LIVE = ("pending", "held", "sent", "running", "dead", "unknown")
-
-
-@pytest.fixture
-def owner(database: Database) -> Generator[Owner]:
-    with owner_of(database) as session:
-        yield session
-
-
-@pytest.fixture
-def app(database: Database) -> Generator[App]:
-    with app_of(database) as session:
-        yield session
 
 
 @pytest.fixture

@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Any
 
 import psycopg
 import pytest
 from support.database import Database
-from support.runs import Owner, Worker, owner_of, worker_of
+from support.runs import Owner, Worker
 from support.staging import App, app_of, in_threads
-
-
-@pytest.fixture
-def owner(database: Database) -> Generator[Owner]:
-    with owner_of(database) as session:
-        yield session
-
-
-@pytest.fixture
-def app(database: Database) -> Generator[App]:
-    with app_of(database) as session:
-        yield session
-
-
-@pytest.fixture
-def worker(database: Database) -> Generator[Worker]:
-    with worker_of(database) as session:
-        yield session
 
 
 def item(key: str | None = None, **more: Any) -> dict[str, Any]:

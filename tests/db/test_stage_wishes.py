@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Generator
 
 import pytest
 from support.database import Database
@@ -12,24 +11,6 @@ from support.runs import Owner, Worker, owner_of, worker_of
 from support.staging import App, app_of, in_threads, meanwhile, until_blocked
 
 STAGE = "SELECT pfsup.stage_wishes('k')"
-
-
-@pytest.fixture
-def owner(database: Database) -> Generator[Owner]:
-    with owner_of(database) as session:
-        yield session
-
-
-@pytest.fixture
-def app(database: Database) -> Generator[App]:
-    with app_of(database) as session:
-        yield session
-
-
-@pytest.fixture
-def worker(database: Database) -> Generator[Worker]:
-    with worker_of(database) as session:
-        yield session
 
 
 def live(owner: Owner, key: str = "k") -> list[int]:

@@ -20,12 +20,6 @@ from support.waiting import auntil, until
 
 
 @pytest.fixture
-def owner(database: Database) -> Generator[Owner]:
-    with owner_of(database) as session:
-        yield session
-
-
-@pytest.fixture
 def stream(database: Database, owner: Owner) -> Generator[Stream]:
     with stream_of(database.redis_url, owner) as found:
         yield found
