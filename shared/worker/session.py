@@ -124,8 +124,9 @@ class Session:
 
     async def _finish(self) -> None:
         """Wait for what is in hand until the drain's deadline; then hurry it, and give up on what cannot be stopped."""
-        if self._in_hand:
-            await asyncio.wait(self._in_hand.values(), timeout=self._drain.left_s())
+        while self._in_hand and (left_s := self._drain.left_s()) > 0:
+            # In short waits: a second signal brings the deadline nearer.
+            await asyncio.wait(self._in_hand.values(), timeout=min(left_s, 0.2))
         if not self._in_hand:
             return
         self._runner.hurry()

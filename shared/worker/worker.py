@@ -105,32 +105,34 @@ class Worker:
     async def serve(self, stop: asyncio.Event, *, consumer: str | None = None) -> None:
         """Work on the running loop until `stop` is set, then drain."""
         drain = Drain()
+
+        async def request() -> None:
+            await stop.wait()
+            drain.request(self._drain_s)
+
+        watch = asyncio.create_task(request())
+        try:
+            await self._serve(drain, consumer)
+        finally:
+            watch.cancel()
+
+    async def _serve(self, drain: Drain, consumer: str | None) -> None:
         async with AsyncExitStack() as stack:
             session = await self._session(stack, drain, consumer or f"{socket.gethostname()}:{os.getpid()}")
-            watch = asyncio.create_task(self._request_on(stop, drain))
-            stack.callback(watch.cancel)
             log.info("reads %s for %s", ", ".join(self._streams), ", ".join(sorted(self._actors)) or "no actor")
             await session.run()
         log.info("has ended")
 
     async def _run(self, consumer: str | None) -> None:
-        stop, drained = asyncio.Event(), 0
+        drain = Drain()
 
         def on_signal() -> None:
-            nonlocal drained
-            drained += 1
-            if drained > 1:
-                self._drain_s = 0.0
-            stop.set()
+            drain.request(0.0 if drain.requested else self._drain_s)
 
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, on_signal)
-        await self.serve(stop, consumer=consumer)
-
-    async def _request_on(self, stop: asyncio.Event, drain: Drain) -> None:
-        await stop.wait()
-        drain.request(self._drain_s)
+        await self._serve(drain, consumer)
 
     async def _session(self, stack: AsyncExitStack, drain: Drain, consumer: str) -> Session:
         """Everything one stay needs, closed by `stack` in reverse order. Nothing here waits for a server."""

@@ -143,3 +143,14 @@ def test_terminated_worker_finishes_what_it_began_and_leaves_the_rest(
         assert worker.wait(HANG_S) == 0
         second = stream.deliver(payload={"at": ""})
     assert (owner.status(first), owner.status(second), stream.consumers()) == ("consumed", "sent", [])
+
+
+def test_second_signal_ends_the_wait_for_what_runs(database: Database, owner: Owner, stream: Stream) -> None:
+    number = stream.deliver(payload={"at": "begun"})
+    with held(database), working(database) as worker:
+        until(lambda: runs(owner) == 1)
+        worker.terminate()
+        until(lambda: stream.client.xinfo_consumers(stream.name, "pfsup")[0]["idle"] > 600)  # it reads no more
+        worker.terminate()
+        assert worker.wait(HANG_S) == 0
+    assert (owner.status(number), owner.row(number).attempts, stream.is_empty()) == ("pending", 0, True)
