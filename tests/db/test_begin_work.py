@@ -238,3 +238,54 @@ def test_run_leaves_wishes_that_it_cannot_stand_for(owner: Owner, worker: Worker
     owner.rows(f"SELECT pfsup.stage({wish})")
     worker.begun(number)
     assert owner.value("SELECT count(*) FROM pfsup.restaged") == 1
+
+
+def test_wish_older_than_the_envelope_does_not_bring_its_older_payload(
+    database: Database, owner: Owner, worker: Worker
+) -> None:
+    run = worker.begun(owner.sent(key="k", payload=1))
+    with owner_of(database) as slow, slow.conn.transaction():
+        slow.stage(key="k", payload=2)
+        worker.settle(run, "consumed")
+        newer = owner.stage(key="k", payload=3)
+    owner.mark(newer)
+    assert worker.begin(newer).payload == 3
+    assert owner.value("SELECT count(*) FROM pfsup.restaged") == 0
+
+
+def test_wish_older_than_the_one_that_became_the_envelope_does_not_bring_its_older_payload(
+    database: Database, owner: Owner, worker: Worker
+) -> None:
+    run = worker.begun(owner.sent(key="k", payload=1))
+    with owner_of(database) as slow, slow.conn.transaction():
+        slow.stage(key="k", payload=2)
+        owner.stage(key="k", payload=3)
+        worker.settle(run, "consumed")
+    number = owner.value("SELECT max(id) FROM pfsup.async_dispatches")
+    owner.mark(number)
+    assert worker.begin(number).payload == 3
+
+
+def test_wish_newer_than_the_one_that_became_the_envelope_brings_its_payload(
+    database: Database, owner: Owner, worker: Worker
+) -> None:
+    run = worker.begun(owner.sent(key="k", payload=1))
+    owner.stage(key="k", payload=2)
+    with owner_of(database) as slow, slow.conn.transaction():
+        slow.stage(key="k", payload=3)
+        worker.settle(run, "consumed")
+    number = owner.value("SELECT max(id) FROM pfsup.async_dispatches")
+    owner.mark(number)
+    assert worker.begin(number).payload == 3
+
+
+def test_wish_older_than_one_that_a_snoozed_run_took_does_not_bring_its_older_payload(
+    database: Database, owner: Owner, worker: Worker
+) -> None:
+    number = owner.sent(key="k", payload=1)
+    with owner_of(database) as slow, slow.conn.transaction():
+        slow.stage(key="k", payload=2)
+        owner.stage(key="k", payload=3)
+        worker.settle(worker.begun(number), "snooze", retry_in=0)
+    owner.mark(number)
+    assert worker.begin(number).payload == 3

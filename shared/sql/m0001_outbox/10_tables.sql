@@ -59,7 +59,8 @@ CREATE TABLE @schema@.async_dispatches (
     effect           text NOT NULL DEFAULT 'none',
     check_at         timestamptz,                  -- when envelope recovery looks next (sent and running rows)
     finished_at      timestamptz,
-    last_error       text
+    last_error       text,
+    payload_at       timestamptz                   -- when the payload was staged, where a wish brought it; else staged_at
 ) WITH (
     -- Claim, beat and effect are HOT updates when the page has room: with 70 half of all updates are, and an envelope's
     -- life writes 2.6 kB of WAL; at 100 it writes 4.2 kB and the heap grows 2.6-fold.

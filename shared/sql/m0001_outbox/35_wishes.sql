@@ -1,10 +1,13 @@
 -- How wishes become runs; 30_stage.sql says why.
 
 -- Take the wishes of a key that a beginning run fulfils: delete those that this statement sees and return the newest
--- one's payload and headers, which the run must work with (`any_taken` false: there were none). Call it after the UPDATE that
--- made the envelope running, as a statement of its own: its snapshot must be newer than that lock. Not for a run whose
--- effect is begun or done: it will not do the work again, so the wish needs a later run.
-CREATE FUNCTION @schema@.take_wishes(delivery_key text, OUT any_taken boolean, OUT payload jsonb, OUT headers jsonb)
+-- one's payload and headers, which the run must work with if that wish was staged after what the run has (`any_taken`
+-- false: there were none). Call it after the UPDATE that made the envelope running, as a statement of its own: its
+-- snapshot must be newer than that lock. Not for a run whose effect is begun or done: it will not do the work again, so
+-- the wish needs a later run.
+CREATE FUNCTION @schema@.take_wishes(
+    delivery_key text, OUT any_taken boolean, OUT payload jsonb, OUT headers jsonb, OUT staged_at timestamptz
+)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -18,9 +21,10 @@ BEGIN
                         AND d.status = 'running'
                         AND d.actor = r.actor
                         AND d.aggregate_id = r.aggregate_id)
-        RETURNING r.id, r.payload, r.options
+        RETURNING r.id, r.payload, r.options, r.staged_at
     )
-    SELECT t.payload, t.options -> 'headers' INTO take_wishes.payload, take_wishes.headers
+    SELECT t.payload, t.options -> 'headers', t.staged_at
+    INTO take_wishes.payload, take_wishes.headers, take_wishes.staged_at
     FROM taken AS t
     ORDER BY t.id DESC
     LIMIT 1;
@@ -62,6 +66,10 @@ BEGIN
         DELETE FROM @schema@.restaged AS r
         WHERE r.id = wish.id;
         IF FOUND THEN
+            -- A wish that was staged after this one may commit later, and is not older for it.
+            UPDATE @schema@.async_dispatches AS d
+            SET payload_at = wish.staged_at
+            WHERE d.id = new_id;
             RETURN new_id;
         END IF;
         -- While the insert waited, somebody's run fulfilled the wish: undo, look again.

@@ -134,10 +134,11 @@ BEGIN
     -- wish staged since then needs a run of its own.
     IF r.delivery_key IS NOT NULL AND r.effect = 'none' THEN
         SELECT w.* INTO wish FROM @schema@.take_wishes(r.delivery_key) w;
-        IF wish.any_taken THEN
-            -- The run that stands for the newest wish works with what that wish brought.
+        -- The run that stands for the newest wish works with what that wish brought, unless what it has is newer: a wish
+        -- can commit long after it was staged, when the next envelope of its key, staged later, waits already.
+        IF wish.any_taken AND wish.staged_at > coalesce(r.payload_at, r.staged_at) THEN
             UPDATE @schema@.async_dispatches d
-            SET payload = wish.payload, headers = coalesce(wish.headers, d.headers)
+            SET payload = wish.payload, headers = coalesce(wish.headers, d.headers), payload_at = wish.staged_at
             WHERE d.id = r.id
             RETURNING d.payload, d.headers INTO r.payload, r.headers;
         END IF;

@@ -95,9 +95,10 @@ DECLARE
 BEGIN
     FOR turn IN 1 .. 100 LOOP
         INSERT INTO @schema@.async_dispatches AS n
-            (actor, queue, aggregate_id, delivery_key, tenant, payload, headers, completion, max_attempts, recoveries)
+            (actor, queue, aggregate_id, delivery_key, tenant, payload, headers, completion, max_attempts, recoveries,
+             payload_at)
         SELECT d.actor, d.queue, d.aggregate_id, d.delivery_key, d.tenant, d.payload, d.headers, d.completion,
-               d.max_attempts, d.recoveries + charged
+               d.max_attempts, d.recoveries + charged, coalesce(d.payload_at, d.staged_at)
         FROM @schema@.async_dispatches d
         WHERE d.id = ended
         ON CONFLICT (delivery_key)
