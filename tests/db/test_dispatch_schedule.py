@@ -136,6 +136,7 @@ async def test_it_stops_at_an_error_though_the_batch_was_full(database: Database
     settings = tuned(database, batch_size=10, scan_interval=HOUR_S, wake="poll", max_in_flight=1)
     settings = replace(settings, redis=values.Redis(url=own_redis.url, socket_timeout=0.3))
     async with at_work(Dispatch(settings, "dispatch", points=gates), link):
+        await gates.arrival("resting")  # the pass of its start is over and found nothing
         own_redis.stop()
         fill(database, "mail", 100)
         before = gates.count("scanned")
