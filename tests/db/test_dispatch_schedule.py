@@ -145,3 +145,18 @@ async def test_it_stops_at_an_error_though_the_batch_was_full(database: Database
         await gates.arrival("resting", gates.count("resting") + 10)
         assert gates.count("scanned") == before + 1
         assert (statuses(database), leased(database)) == ({"pending": 100}, 0)
+
+
+async def test_a_drain_that_comes_while_it_waits_for_a_slot_claims_nothing_more(database: Database):
+    """Every slot is taken by a send; the pass that waits for one looks at the drain before it claims."""
+    fill(database, "mail", 100)
+    link, gates = TestLink(), Gates()
+    gates.hold("sent")
+    settings = tuned(database, batch_size=10, max_in_flight=2)
+    async with at_work(Dispatch(settings, "dispatch", points=gates), link) as task:
+        await gates.arrival("sent", 2)
+        link.drain.request(20.0)
+        gates.open("sent")
+        await task
+        assert gates.count("scanned") == 2
+    assert (statuses(database), leased(database)) == ({"sent": 20, "pending": 80}, 0)
