@@ -18,12 +18,14 @@ from psycopg.rows import tuple_row
 from ..config.errors import PfsupError
 from .backoff import Backoff
 from .db.queries import Queries
+from .db.ready import remedy
 from .text import printable
 from .worker.beats import Beats
 from .worker.calls import (
     Begun,
     Caller,
     EffectAnswer,
+    beat_params,
     begin_params,
     effect_params,
     late_is_told,
@@ -56,9 +58,11 @@ def work(
 
     `conn` must be idle. begin_work() commits at once; what the block writes through `conn` and the settlement are then
     one transaction, committed on leaving (on an autocommit connection use `with task.transaction()`). An exception
-    rolls back and settles: Retry, Snooze, Reject and Unknown as they say; any other is a retry and is raised again.
+    rolls back and settles: Retry, Snooze, Reject and Unknown as they say; any other, also one that the commit raises or
+    that is no Exception (a framework's time limit), is a retry and is raised again.
     Raises Busy when somebody locks the row for long (have the message delivered again) and Late when the row was lost
-    meanwhile: the transaction is rolled back, and the claim is written down for a person.
+    meanwhile: the transaction is rolled back, and the claim is written down for a person. When `conn` broke, the run is
+    left to its lease, and recovery judges it.
 
     A thread prolongs the lease of `lease_s` seconds over a connection of its own, made when a third of it is over.
     """
@@ -76,14 +80,12 @@ def work(
     beats.hold(hold)
     try:
         yield task_of(actor, begun, hold, port)
-    except Exception as error:
-        beats.release(hold)
-        runs.end_failed(hold, error)
-        if not isinstance(error, RunEnded):
-            raise
-    else:
         beats.release(hold)
         runs.end_done(hold)
+    except BaseException as error:
+        beats.release(hold)
+        if not runs.end_failed(hold, error) or not isinstance(error, RunEnded):
+            raise
     finally:
         beats.close()
 
@@ -102,8 +104,7 @@ class _Runs:
         params = {**begin_params(told, self.caller), "sink_ref": sink_ref}
         backoff = Backoff(0.05, 1.0)
         while True:
-            with self.conn.transaction():
-                begun = Begun(*self.one("begin_work", params))
+            begun = Begun(*self.alone("begin_work", params))
             fate = fate_of(begun.verdict)
             if fate is not Fate.AGAIN:
                 break
@@ -116,40 +117,65 @@ class _Runs:
 
     def end_done(self, hold: Hold) -> None:
         """Settle in the transaction that the block left open, and commit it."""
-        if hold.settled:
-            self.commit()
-            return
-        settlement = Settlement(outcome="consumed")
-        try:
+        if not hold.settled:
             with late_is_told(claimed=True):
-                self.one("settle", settle_params(hold, settlement))
-        except Late:
-            self.rollback()
-            self.report_late(hold, settlement)
-            raise
-        self.commit()
+                self.one("settle", settle_params(hold, Settlement(outcome="consumed")))
+        if self.is_open():
+            self.conn.commit()
 
-    def end_failed(self, hold: Hold, error: Exception) -> None:
-        """Roll back what the block wrote and settle the run as failed, in a transaction of its own."""
-        self.rollback()
-        if hold.settled:
-            return
+    def end_failed(self, hold: Hold, error: BaseException) -> bool:
+        """Roll back what the block wrote and end the run as `error` says. False: it could not, the connection broke."""
+        try:
+            if self.is_open():
+                self.conn.rollback()
+            if not hold.settled:
+                self._settle_failed(hold, error)
+        except psycopg.Error as broken:
+            log.warning("dispatch %d is left to its lease: %s", hold.id, remedy(broken))
+            return False
+        return True
+
+    def _settle_failed(self, hold: Hold, error: BaseException) -> None:
         if isinstance(error, Late) and error.claimed:
-            self.report_late(hold, Settlement(outcome="consumed"))
+            self._report_late(hold, Settlement(outcome="consumed"))
             return
         settlement = settlement_of(error)
         try:
-            with self.conn.transaction(), late_is_told():
-                self.one("settle", settle_params(hold, settlement))
+            with late_is_told():
+                self.alone("settle", settle_params(hold, settlement))
         except Late as late:
             log.warning("%s", late)
             if settlement.is_claim:
-                self.report_late(hold, settlement)
+                self._report_late(hold, settlement)
 
-    def report_late(self, hold: Hold, settlement: Settlement) -> None:
+    def _report_late(self, hold: Hold, settlement: Settlement) -> None:
         """Leave the claim for a person."""
+        self.alone("report_late", late_params(hold, settlement, self.caller))
+
+    def effect(self, hold: Hold, state: str, name: str, ref: str | None) -> EffectAnswer:
+        """One step of an effect: in the transaction that is open, else committed at once.
+
+        A lease that ended while nobody took the row (the database was away) is revived first.
+        """
+        params = effect_params(hold, state, name, ref)
+        with late_is_told():
+            if self.is_open():
+                return EffectAnswer(*self.one("effect", params))
+            try:
+                return EffectAnswer(*self.alone("effect", params))
+            except psycopg.Error as error:
+                if error.sqlstate != "PF412" or self._beat(hold) != "ok":
+                    raise
+            return EffectAnswer(*self.alone("effect", params))
+
+    def _beat(self, hold: Hold) -> str:
+        _, _, verdict = self.alone("beat_all", beat_params([hold], self.caller.lease_s))
+        return str(verdict)
+
+    def alone(self, name: str, params: Mapping[str, Any]) -> tuple[Any, ...]:
+        """One call in a transaction of its own: nothing stays open, also when it is refused."""
         with self.conn.transaction():
-            self.one("report_late", late_params(hold, settlement, self.caller))
+            return self.one(name, params)
 
     def one(self, name: str, params: Mapping[str, Any]) -> tuple[Any, ...]:
         """The one row that a call answers, whatever row factory the caller's connection has."""
@@ -159,17 +185,8 @@ class _Runs:
             raise PfsupError(f"cannot {name}: the database answered no row")
         return row
 
-    def commit(self) -> None:
-        """Commit what is open."""
-        if self.is_open():
-            self.conn.commit()
-
-    def rollback(self) -> None:
-        """Roll back what is open."""
-        if self.is_open():
-            self.conn.rollback()
-
     def is_open(self) -> bool:
+        """True inside a transaction, also one that failed or whose connection broke."""
         return self.conn.info.transaction_status != TransactionStatus.IDLE
 
 
@@ -186,17 +203,12 @@ class _ConnPort:
 
     def write_effect_now(self, state: str, name: str, ref: str | None) -> EffectAnswer:
         """`begun` commits before the call; `done` and `void` join the open transaction, with the result."""
-        was_open = self.runs.is_open()
-        if state == "begun" and was_open:
+        if state == "begun" and self.runs.is_open():
             raise PfsupError(
                 f"cannot begin effect {printable(name, limit=100)}: the connection is inside a transaction,"
                 " so it would not be stored before the call; commit first"
             )
-        with late_is_told():
-            answer = EffectAnswer(*self.runs.one("effect", effect_params(self.hold, state, name, ref)))
-        if not was_open:
-            self.runs.commit()
-        return answer
+        return self.runs.effect(self.hold, state, name, ref)
 
     def transaction(self) -> AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]:
         raise PfsupError("cannot use 'async with task.transaction()' here: write 'with'")

@@ -10,7 +10,6 @@ from typing import Any
 import pfsup
 import psycopg
 import pytest
-from pfsup.shared.worker.message import text
 from support.database import Database
 from support.messages import Stream, stream_of
 from support.runs import Owner, owner_of
@@ -38,12 +37,6 @@ def conn(database: Database, owner: Owner) -> Generator[psycopg.Connection[Any]]
         yield found
 
 
-def message_of(stream: Stream) -> dict[str, str]:
-    """The newest entry's fields, as a framework's consumer hands them over."""
-    ((_, fields),) = stream.client.xrevrange(stream.name, count=1)
-    return {text(key): text(value) for key, value in fields.items()}
-
-
 def note(conn: psycopg.Connection[Any], task: pfsup.Task) -> None:
     """The business result."""
     conn.execute("INSERT INTO public.results VALUES (%s)", [task.id])
@@ -55,7 +48,7 @@ def results(owner: Owner) -> list[int]:
 
 def test_result_and_settlement_are_one_transaction(owner: Owner, stream: Stream, conn: psycopg.Connection[Any]) -> None:
     number = stream.deliver(payload={"size": 3})
-    with pfsup.work(conn, message_of(stream), worker="w") as task:
+    with pfsup.work(conn, stream.message(), worker="w") as task:
         assert task is not None
         assert (task.id, task.payload, owner.status(number)) == (number, {"size": 3}, "running")
         note(conn, task)
@@ -68,7 +61,7 @@ def test_message_that_is_not_to_be_run_gives_no_task(
     owner: Owner, stream: Stream, conn: psycopg.Connection[Any], state: str
 ) -> None:
     number = stream.deliver()
-    message = message_of(stream)
+    message = stream.message()
     if state == "paused":
         owner.rows("INSERT INTO pfsup.controls (kind, name, who, why) VALUES ('actor', 'paint', 'me', 'test')")
     elif state == "foreign":
@@ -97,7 +90,7 @@ def test_what_the_block_raises_ends_the_run_and_its_result_is_rolled_back(
     owner: Owner, stream: Stream, conn: psycopg.Connection[Any], raised: Exception, end: tuple[str, int, str | None]
 ) -> None:
     number = stream.deliver()
-    with pfsup.work(conn, message_of(stream)) as task:
+    with pfsup.work(conn, stream.message()) as task:
         assert task is not None
         note(conn, task)
         raise raised
@@ -109,7 +102,7 @@ def test_other_exception_is_a_retry_and_is_raised_again(
     owner: Owner, stream: Stream, conn: psycopg.Connection[Any]
 ) -> None:
     number = stream.deliver()
-    with pytest.raises(ZeroDivisionError), pfsup.work(conn, message_of(stream)) as task:
+    with pytest.raises(ZeroDivisionError), pfsup.work(conn, stream.message()) as task:
         assert task is not None
         note(conn, task)
         _ = 1 // 0
@@ -122,7 +115,7 @@ def test_late_result_is_lost_with_its_transaction_and_told(
     owner: Owner, stream: Stream, conn: psycopg.Connection[Any]
 ) -> None:
     number = stream.deliver()
-    with pytest.raises(pfsup.Late), pfsup.work(conn, message_of(stream), worker="slow") as task:
+    with pytest.raises(pfsup.Late), pfsup.work(conn, stream.message(), worker="slow") as task:
         assert task is not None
         note(conn, task)
         owner.take_away(number)
@@ -135,7 +128,7 @@ def test_failure_that_comes_late_is_not_raised_over_the_block_s_own(
     owner: Owner, stream: Stream, conn: psycopg.Connection[Any]
 ) -> None:
     number = stream.deliver()
-    with pfsup.work(conn, message_of(stream)) as task:
+    with pfsup.work(conn, stream.message()) as task:
         assert task is not None
         owner.take_away(number)
         raise pfsup.Reject("no")
@@ -147,7 +140,7 @@ def test_effect_is_stored_before_the_call_and_skipped_once_it_is_done(
     owner: Owner, stream: Stream, conn: psycopg.Connection[Any]
 ) -> None:
     number = stream.deliver()
-    with pfsup.work(conn, message_of(stream)) as task:
+    with pfsup.work(conn, stream.message()) as task:
         assert task is not None
         with task.effect("main") as call:
             assert (call.done, owner.row(number).effect) == (False, "begun")
@@ -155,7 +148,7 @@ def test_effect_is_stored_before_the_call_and_skipped_once_it_is_done(
         raise pfsup.Snooze(0)
     assert owner.row(number).effect == "done"
     stream.deliver_again(number)
-    with pfsup.work(conn, message_of(stream)) as task:
+    with pfsup.work(conn, stream.message()) as task:
         assert task is not None
         assert (task.effect, task.effect_ref) == ("done", "provider-7")
         with task.effect("main") as call:
@@ -167,12 +160,12 @@ def test_effect_that_fails_unproved_ends_unknown_and_a_void_one_may_be_made_agai
     owner: Owner, stream: Stream, conn: psycopg.Connection[Any]
 ) -> None:
     first = stream.deliver()
-    with pytest.raises(TimeoutError), pfsup.work(conn, message_of(stream)) as task:
+    with pytest.raises(TimeoutError), pfsup.work(conn, stream.message()) as task:
         assert task is not None
         with task.effect():
             raise TimeoutError
     second = stream.deliver()
-    with pfsup.work(conn, message_of(stream)) as task:
+    with pfsup.work(conn, stream.message()) as task:
         assert task is not None
         with task.effect() as call:
             call.void()
@@ -184,7 +177,7 @@ def test_effect_cannot_begin_inside_an_open_transaction(stream: Stream, conn: ps
     stream.deliver()
     with (
         pytest.raises(pfsup.PfsupError, match="it would not be stored before the call; commit first"),
-        pfsup.work(conn, message_of(stream)) as task,
+        pfsup.work(conn, stream.message()) as task,
     ):
         assert task is not None
         note(conn, task)
@@ -198,7 +191,7 @@ def test_autocommit_connection_settles_in_the_task_s_transaction(
     number = stream.deliver()
     with (
         psycopg.connect(database.worker_url, autocommit=True) as conn,
-        pfsup.work(conn, message_of(stream)) as task,
+        pfsup.work(conn, stream.message()) as task,
     ):
         assert task is not None
         with pytest.raises(ZeroDivisionError), task.transaction() as inside:
@@ -212,7 +205,7 @@ def test_autocommit_connection_settles_in_the_task_s_transaction(
 
 def test_lease_is_prolonged_while_the_block_runs(owner: Owner, stream: Stream, conn: psycopg.Connection[Any]) -> None:
     number = stream.deliver()
-    with pfsup.work(conn, message_of(stream), lease_s=1.0) as task:
+    with pfsup.work(conn, stream.message(), lease_s=1.0) as task:
         assert task is not None
         first = owner.row(number).lease_expires_at
         until(lambda: (owner.row(number).lease_expires_at - first).total_seconds() > 1.5)
@@ -226,7 +219,7 @@ def test_row_that_stays_locked_is_told_as_busy_and_nothing_changes(
     with owner_of(database) as locker:
         locker.rows("BEGIN")
         locker.rows("SELECT FROM pfsup.async_dispatches WHERE id = %s FOR UPDATE", number)
-        with pytest.raises(pfsup.Busy, match="deliver the message again"), pfsup.work(conn, message_of(stream)):
+        with pytest.raises(pfsup.Busy, match="deliver the message again"), pfsup.work(conn, stream.message()):
             raise AssertionError("it must not begin")
         locker.rows("ROLLBACK")
     assert owner.status(number) == "sent"
@@ -237,7 +230,7 @@ def test_connection_inside_a_transaction_is_refused(stream: Stream, conn: psycop
     conn.execute("SELECT 1")
     with (
         pytest.raises(pfsup.PfsupError, match="commit or roll back first"),
-        pfsup.work(conn, message_of(stream)),
+        pfsup.work(conn, stream.message()),
     ):
         raise AssertionError("it must not begin")
 

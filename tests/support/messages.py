@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+from pfsup.shared.worker.message import text
 from pfsup.shared.worker.worker import Worker
 
 from .runs import Owner
@@ -37,6 +38,11 @@ class Stream:
     def deliver_again(self, number: int, *, actor: str = "paint") -> None:
         """Send a pending row."""
         self.owner.mark(number, sink_ref=f"{self.name} {self.write(number, actor=actor)}")
+
+    def message(self) -> dict[str, str]:
+        """The newest entry's fields, as a framework's consumer hands them over."""
+        ((_, fields),) = self.client.xrevrange(self.name, count=1)
+        return {text(key): text(value) for key, value in fields.items()}
 
     def length(self) -> int:
         return int(self.client.xlen(self.name))
