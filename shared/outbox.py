@@ -79,7 +79,7 @@ def stage(
         f"SELECT id, outcome, status FROM {checked_schema(schema)}.stage("  # noqa: S608 - checked name
         "%s::text, %s::text, %s::jsonb, %s::timestamptz, %s::text, %s::jsonb)"
     ).encode()
-    params = (actor, str(aggregate_id), _json(payload), available_at, delivery_key, _json(options))
+    params = (actor, _text(aggregate_id), _json(payload), available_at, delivery_key, _json(options))
     if isinstance(conn, psycopg.AsyncConnection):
         return _stage_async(conn, query, params)
     with conn.cursor(row_factory=class_row(Staged)) as cursor:
@@ -96,6 +96,11 @@ def _one(row: Staged | None) -> Staged:
     if row is None:  # a set-returning function of ours always answers one row
         raise PfsupError("cannot stage: the database answered no row")
     return row
+
+
+def _text(value: object) -> str | None:
+    # None (an object whose id is not assigned yet) is the database's to refuse, not the text 'None'.
+    return None if value is None else str(value)
 
 
 def _json(value: Any) -> Jsonb | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import psycopg
 
+from ...config.errors import PfsupError
 from ..backoff import Backoff
 from ..db.ready import drained_within, is_away, remedy
 from ..drain import Drain
@@ -135,7 +137,7 @@ class Runner:
         """What the function raised; None when it returned."""
         work: asyncio.Future[Any]
         if actor.is_plain:
-            work = in_thread(lambda: actor.function(task), name=f"pfsup-{actor.name}")
+            work = in_thread(lambda: run_plain(actor, task), name=f"pfsup-{actor.name}")
         else:
             loop = asyncio.get_running_loop()
             work = asyncio.ensure_future(actor.function(task))
@@ -186,6 +188,18 @@ class Runner:
         if text not in self._said and len(self._said) < 1000:
             self._said.add(text)
             log.warning("%s", text)
+
+
+def run_plain(actor: Actor, task: Task) -> None:
+    """Run a plain function to its end. What it returns may still have to be run: that is not done."""
+    result = actor.function(task)
+    if inspect.iscoroutine(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result):
+            result.close()  # else Python warns, where nobody reads it
+        raise PfsupError(
+            f"cannot run actor {actor.name}: its function returned a {type(result).__name__}, which never ran;"
+            " register an async function, or a plain one that works until it returns"
+        )
 
 
 def after_run(hold: Hold, error: BaseException | None) -> Settlement | None:
