@@ -55,7 +55,7 @@ BEGIN
         FROM unnest(ids, outcomes, statuses) WITH ORDINALITY AS r (id, outcome, status, place)
         ORDER BY r.place;
 EXCEPTION
-    WHEN SQLSTATE 'PF400' OR SQLSTATE 'PF409' OR SQLSTATE 'PF413' OR invalid_datetime_format OR datetime_field_overflow THEN
+    WHEN SQLSTATE 'PF400' OR SQLSTATE 'PF409' OR SQLSTATE 'PF413' OR data_exception THEN  -- the last: a time that is none
         GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, said = MESSAGE_TEXT, hint = PG_EXCEPTION_HINT;
         IF reached = 0 THEN
             RAISE;

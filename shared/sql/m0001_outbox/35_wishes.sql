@@ -32,8 +32,9 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION @schema@.take_wishes(text) FROM PUBLIC;
 
--- Turn the wishes of a key into one new envelope when no live one exists: the newest wish is inserted, the others are
--- fulfilled by it. Returns its id, or null: no wish, or a live envelope whose end will look again. Call it after the
+-- Turn the wishes of a key into one new envelope when no live one exists: the newest wish is inserted, older ones of the
+-- same actor and business row are fulfilled by it. Others under the same key wait for the next end; the oldest wish says
+-- whose turn it is. Returns its id, or null: no wish, or a live envelope whose end will look again. Call it after the
 -- statement that ended an envelope, and for every key that is found in `restaged`. The insert comes first and alone
 -- waits for others; the wishes are locked after it, in the order that everybody keeps.
 CREATE FUNCTION @schema@.stage_wishes(delivery_key text) RETURNS bigint
@@ -47,6 +48,11 @@ BEGIN
         SELECT r.* INTO wish
         FROM @schema@.restaged AS r
         WHERE r.delivery_key = stage_wishes.delivery_key
+          AND (r.actor, r.aggregate_id) = (
+              SELECT o.actor, o.aggregate_id FROM @schema@.restaged AS o
+              WHERE o.delivery_key = stage_wishes.delivery_key
+              ORDER BY o.id
+              LIMIT 1)
         ORDER BY r.id DESC
         LIMIT 1;
         IF NOT FOUND THEN
@@ -62,6 +68,8 @@ BEGIN
         END IF;
         DELETE FROM @schema@.restaged AS r
         WHERE r.delivery_key = stage_wishes.delivery_key
+          AND r.actor = wish.actor
+          AND r.aggregate_id = wish.aggregate_id
           AND r.id < wish.id;
         DELETE FROM @schema@.restaged AS r
         WHERE r.id = wish.id;

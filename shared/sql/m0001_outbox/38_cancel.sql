@@ -46,21 +46,29 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION @schema@.cancel(bigint) FROM PUBLIC;
 
--- The same by key: cancels the key's live envelope. `id` is null when there was none; wishes alone are cancelled too.
+-- The same by key: cancels the key's live envelope. `id` is null when there was none. Wishes alone are cancelled too: they
+-- become their envelope first, so that this waits for dispatch where it does the same, and keeps the order of locks.
 CREATE FUNCTION @schema@.cancel(delivery_key text, OUT id bigint, OUT outcome text)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, @schema@, pg_temp AS $$
 #variable_conflict use_column
+DECLARE
+    wished boolean;
 BEGIN
     LOOP
-        SELECT d.id INTO cancel.id
-        FROM @schema@.async_dispatches AS d
-        WHERE d.delivery_key = cancel.delivery_key
-          AND d.status IN ('pending', 'held', 'sent', 'running', 'dead', 'unknown');
-        IF NOT FOUND THEN
-            DELETE FROM @schema@.restaged AS r WHERE r.delivery_key = cancel.delivery_key;
-            outcome := CASE WHEN FOUND THEN 'cancelled' ELSE 'not_found' END;
+        -- One statement: between two, a wish can become an envelope that neither sees.
+        SELECT (SELECT d.id
+                FROM @schema@.async_dispatches AS d
+                WHERE d.delivery_key = cancel.delivery_key
+                  AND d.status IN ('pending', 'held', 'sent', 'running', 'dead', 'unknown')),
+               EXISTS (SELECT FROM @schema@.restaged AS r WHERE r.delivery_key = cancel.delivery_key)
+        INTO cancel.id, wished;
+        IF id IS NULL AND NOT wished THEN
+            outcome := 'not_found';
             RETURN;
+        ELSIF id IS NULL THEN
+            PERFORM @schema@.stage_wishes(delivery_key);
+            CONTINUE;
         END IF;
         SELECT c.outcome INTO cancel.outcome FROM @schema@.cancel_one(id) AS c;
         EXIT WHEN outcome NOT IN ('already', 'ended', 'not_found');  -- those ended after we looked: look again
