@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import psycopg
@@ -116,3 +116,38 @@ def test_stage_many_names_the_item_whose_time_is_none(app: App, time: str) -> No
     with pytest.raises(psycopg.Error, match="item 2") as caught:
         app.stage_many([{"actor": "a", "aggregate_id": "1"}, {"actor": "a", "aggregate_id": "2", "available_at": time}])
     assert caught.value.sqlstate == "PF400"
+
+
+@pytest.fixture
+def foreign_key_column(database: Database) -> str:
+    """A table whose texts have another collation: where there is one, letters of both cases are equal."""
+    with database.superuser() as conn:
+        conn.execute('CREATE COLLATION public.other FROM "POSIX"')
+        # The wheel's PostgreSQL is built without ICU.
+        with suppress(psycopg.errors.FeatureNotSupported), conn.transaction():
+            conn.execute("DROP COLLATION public.other")
+            conn.execute(
+                "CREATE COLLATION public.other (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+            )
+        conn.execute("CREATE TABLE public.other (name text COLLATE public.other)")
+        conn.execute("INSERT INTO public.other VALUES ('K1')")
+        conn.execute("GRANT SELECT ON public.other TO PUBLIC")
+        conn.execute(
+            "INSERT INTO pfsup.async_dispatches (actor, queue, aggregate_id, delivery_key)"
+            " SELECT 'paint', 'paint', n::text, 'k' || n FROM generate_series(1, 3000) AS n"
+        )
+        conn.execute("ANALYZE pfsup.async_dispatches")
+    return "FROM public.other"
+
+
+def test_arguments_of_another_collation_find_their_key_along_the_index(
+    owner: Owner, app: App, foreign_key_column: str
+) -> None:
+    stage = f"SELECT s.* {foreign_key_column} AS o, pfsup.stage(o.name, o.name, NULL, NULL, o.name) AS s"
+    scans = "SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'async_dispatches'"
+    assert app.one(stage).outcome == "created"
+    with owner.conn.transaction():
+        assert [owner.one(stage).outcome, owner.one(stage).outcome] == ["rerun", "rerun"]
+        assert owner.value(f"SELECT c.outcome {foreign_key_column} AS o, pfsup.cancel(o.name) AS c") == "cancelled"
+        assert owner.value(scans) == 0
+    assert owner.value("SELECT count(*) FROM pfsup.async_dispatches WHERE status = 'pending'") == 3000

@@ -84,8 +84,8 @@ CREATE FUNCTION @schema@.stage(
 SET search_path = pg_catalog, @schema@, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    own_queue text;
-    own_tenant text;
+    own_queue text COLLATE "default";
+    own_tenant text COLLATE "default";
     own_headers jsonb;
     own_max_attempts integer;
     turns integer := 0;
@@ -99,19 +99,22 @@ BEGIN
     END IF;
     -- The same rules as the CHECK's, looked at first: a violated CHECK prints the whole row, payload included. #> '{}' is
     -- the payload itself, whole: one that a table keeps compressed shows its compressed size, and passed as a wish.
-    IF (actor ~ '^[A-Za-z_][A-Za-z0-9_.-]*$' AND length(actor) <= 128
-        AND length(aggregate_id) BETWEEN 1 AND 200 AND aggregate_id !~ '[[:cntrl:]]'
+    IF (actor COLLATE "default" ~ '^[A-Za-z_][A-Za-z0-9_.-]*$' AND length(actor) <= 128
+        AND length(aggregate_id) BETWEEN 1 AND 200 AND aggregate_id COLLATE "default" !~ '[[:cntrl:]]'
         AND (payload IS NULL OR pg_column_size(payload #> '{}') <= 262144)
         AND (available_at IS NULL OR isfinite(available_at))
-        AND (delivery_key IS NULL OR (length(delivery_key) BETWEEN 1 AND 400 AND delivery_key !~ '[[:cntrl:]]'))
+        AND (delivery_key IS NULL
+             OR (length(delivery_key) BETWEEN 1 AND 400 AND delivery_key COLLATE "default" !~ '[[:cntrl:]]'))
         AND (own_queue IS NULL OR (own_queue ~ '^[A-Za-z_][A-Za-z0-9_.-]*$' AND length(own_queue) <= 128))
         AND (own_tenant IS NULL OR (length(own_tenant) BETWEEN 1 AND 200 AND own_tenant !~ '[[:cntrl:]]'))
         AND (own_headers IS NULL OR (jsonb_typeof(own_headers) = 'object' AND pg_column_size(own_headers) <= 8192))
        ) IS NOT TRUE
     THEN
         PERFORM @schema@.refuse_envelope(
-            actor, aggregate_id, payload, available_at, delivery_key, own_queue, own_tenant, own_headers);
+            actor COLLATE "default", aggregate_id, payload, available_at, delivery_key, own_queue, own_tenant, own_headers);
     END IF;
+    -- COLLATE "default": an argument from a column brings that column's collation along, which no index of ours has (the
+    -- whole table would be read), and a nondeterministic one knows no patterns.
     -- Insert or look, again while the one we met has ended in between; each turn needs one more envelope to end.
     -- DO NOTHING waits for an uncommitted insert or update of the live row, not for a mere lock on it.
     -- Everything in one statement and nothing in a helper: each statement and call is prepared anew in a transaction.
@@ -130,7 +133,7 @@ BEGIN
             coalesce(a.completion, 'worker'),
             coalesce(own_max_attempts, a.max_attempts, 20)
         FROM (VALUES (1)) AS one
-        LEFT JOIN @schema@.actors AS a ON a.name = stage.actor
+        LEFT JOIN @schema@.actors AS a ON a.name = stage.actor COLLATE "default"
         ON CONFLICT (delivery_key)
             WHERE delivery_key IS NOT NULL AND status IN ('pending', 'held', 'sent', 'running', 'dead', 'unknown')
             DO NOTHING
@@ -140,7 +143,7 @@ BEGIN
         END IF;
         SELECT d.id, d.status INTO stage.id, stage.status
         FROM @schema@.async_dispatches AS d
-        WHERE d.delivery_key = stage.delivery_key
+        WHERE d.delivery_key = stage.delivery_key COLLATE "default"
           AND d.status IN ('pending', 'held', 'sent', 'running', 'dead', 'unknown');
         EXIT WHEN FOUND;
         turns := turns + 1;
@@ -156,7 +159,7 @@ BEGIN
     END;
     IF outcome = 'error' THEN
         PERFORM @schema@.refuse('PF409',
-            format('cannot stage: the delivery key %s has a live envelope, %s (%s)', @schema@.shown(delivery_key), id, status),
+            format('cannot stage: the delivery key %s has a live envelope, %s (%s)', @schema@.shown(delivery_key COLLATE "default"), id, status),
             'stage with on_conflict rerun or keep, or wait until it ends');
     ELSIF outcome = 'rerun' THEN
         INSERT INTO @schema@.restaged (delivery_key, actor, aggregate_id, payload, options)

@@ -59,15 +59,15 @@ BEGIN
         -- One statement: between two, a wish can become an envelope that neither sees.
         SELECT (SELECT d.id
                 FROM @schema@.async_dispatches AS d
-                WHERE d.delivery_key = cancel.delivery_key
+                WHERE d.delivery_key = cancel.delivery_key COLLATE "default"
                   AND d.status IN ('pending', 'held', 'sent', 'running', 'dead', 'unknown')),
-               EXISTS (SELECT FROM @schema@.restaged AS r WHERE r.delivery_key = cancel.delivery_key)
+               EXISTS (SELECT FROM @schema@.restaged AS r WHERE r.delivery_key = cancel.delivery_key COLLATE "default")
         INTO cancel.id, wished;
         IF id IS NULL AND NOT wished THEN
             outcome := 'not_found';
             RETURN;
         ELSIF id IS NULL THEN
-            PERFORM @schema@.stage_wishes(delivery_key);
+            PERFORM @schema@.stage_wishes(delivery_key COLLATE "default");
             CONTINUE;
         END IF;
         SELECT c.outcome INTO cancel.outcome FROM @schema@.cancel_one(id) AS c;
