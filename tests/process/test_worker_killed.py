@@ -22,7 +22,8 @@ from support.waiting import HANG_S, until
 def owner(database: Database) -> Generator[Owner]:
     with owner_of(database) as session:
         session.rows("CREATE TABLE public.runs (dispatch_id bigint)")
-        session.rows("GRANT ALL ON public.runs TO t_worker")
+        session.rows("CREATE TABLE public.calls (dispatch_id bigint)")  # what a provider saw
+        session.rows("GRANT ALL ON public.runs, public.calls TO t_worker")
         yield session
 
 
@@ -33,10 +34,11 @@ def stream(database: Database, owner: Owner) -> Generator[Stream]:
 
 
 @contextmanager
-def working(database: Database) -> Generator[subprocess.Popen[bytes]]:
+def working(database: Database, *, lease_s: float = 60) -> Generator[subprocess.Popen[bytes]]:
     """A worker process; killed at the end if it still runs."""
     program = Path(worker_program.__file__)
-    process = subprocess.Popen([sys.executable, str(program), database.worker_url, database.redis_url])
+    arguments = [database.worker_url, database.redis_url, str(lease_s)]
+    process = subprocess.Popen([sys.executable, str(program), *arguments])
     try:
         yield process
     finally:
@@ -113,6 +115,23 @@ def test_effect_that_was_begun_by_a_killed_worker_is_never_begun_again(
     assert (owner.status(number), runs(owner)) == ("running", 1)
 
 
+def test_effect_that_was_done_by_a_killed_worker_is_skipped_by_the_run_that_follows(
+    database: Database, owner: Owner, stream: Stream
+) -> None:
+    number = stream.deliver(payload={"at": "done"})
+    with held(database) as gate:
+        with working(database) as worker:
+            until(lambda: owner.row(number).effect == "done")
+            worker.kill()
+            worker.wait(HANG_S)
+        owner.take_away(number)
+        gate.execute("SELECT pg_advisory_unlock(7)")
+        stream.deliver_again(number)
+        with working(database):
+            until(lambda: owner.status(number) == "consumed" and stream.is_empty())
+    assert (runs(owner), owner.value("SELECT count(*) FROM public.calls")) == (2, 1)
+
+
 def test_run_that_was_settled_but_not_acknowledged_is_only_acknowledged_by_the_next(
     database: Database, owner: Owner, stream: Stream, redis_server: RedisServer
 ) -> None:
@@ -154,3 +173,30 @@ def test_second_signal_ends_the_wait_for_what_runs(database: Database, owner: Ow
         worker.terminate()
         assert worker.wait(HANG_S) == 0
     assert (owner.status(number), owner.row(number).attempts, stream.is_empty()) == ("pending", 0, True)
+
+
+def test_plain_function_keeps_its_lease_and_is_finished_by_a_drain(
+    database: Database, owner: Owner, stream: Stream
+) -> None:
+    number = stream.deliver(actor="print")
+    with held(database) as gate, working(database, lease_s=1) as worker:
+        until(lambda: runs(owner) == 1)
+        first = owner.row(number).lease_expires_at
+        until(lambda: (owner.row(number).lease_expires_at - first).total_seconds() > 1.2)  # without beats it had ended
+        worker.terminate()
+        gate.execute("SELECT pg_advisory_unlock(7)")
+        assert worker.wait(HANG_S) == 0
+    assert (owner.status(number), runs(owner), stream.is_empty()) == ("consumed", 1, True)
+
+
+def test_thread_that_does_not_end_keeps_no_process_and_leaves_its_run_to_recovery(
+    database: Database, owner: Owner, stream: Stream
+) -> None:
+    number = stream.deliver(actor="print")
+    with held(database), working(database) as worker:
+        until(lambda: runs(owner) == 1)
+        worker.terminate()
+        until(lambda: stream.client.xinfo_consumers(stream.name, "pfsup")[0]["idle"] > 600)  # it reads no more
+        worker.terminate()
+        assert worker.wait(HANG_S) == 0
+        assert (owner.status(number), len(stream.pending())) == ("running", 1)
