@@ -194,6 +194,7 @@ def test_recovery_domains_stop_first_and_dispatch_goes_on_meanwhile():
         assert pfsup.wait_exit() == 0
 
 
+@pytest.mark.timeout(120)  # traced for coverage, 200 starts take more than 30 s
 def test_many_restarts_leave_the_same_descriptors_and_no_zombies():
     _restart_often(200)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
+import pytest
 from support.database import Database
 from support.outbox import stage
 from support.supervisor import Supervisor
@@ -21,6 +23,7 @@ def pss_mib(pid: int) -> float:
     return int(found.group(1)) / 1024
 
 
+@pytest.mark.skipif("COVERAGE_RUN" in os.environ, reason="a traced process keeps what it counted: 155 MiB")
 def test_parent_and_eight_children_stay_within_their_memory_after_work(database: Database) -> None:
     """dispatch and housekeeping with their pools and loops, and six domains."""
     config = f'[database]\nurl = "{database.run_url}"\n[redis]\nurl = "{database.redis_url}"\n'
