@@ -79,6 +79,15 @@ def database(pg_server: PgServer, redis_url: str, short_dir: Path) -> Generator[
 
 
 @pytest.fixture
+def productflow(pg_server: PgServer, redis_url: str, short_dir: Path) -> Generator[Database]:
+    """As `database`, with the reference tables of ProductFlow in schema productflow."""
+    from support.productflow import productflow_database
+
+    with productflow_database(pg_server, redis_url=redis_url, directory=short_dir) as made:
+        yield made
+
+
+@pytest.fixture
 def empty_database(pg_server: PgServer, redis_url: str, short_dir: Path) -> Generator[Database]:
     """A database without pfsup's schema."""
     from support.database import fresh_database

@@ -63,7 +63,8 @@ def migrate(
 ) -> Report:
     """Apply what is pending, all or nothing, and say what was done; a second call does nothing.
 
-    `roles`: also create the roles and grants (needs CREATEROLE unless they exist). Fails with SchemaError when the
+    `roles`: also create the roles and grants (needs CREATEROLE unless they exist). `steps`: those of pfsup's own schema,
+    or reference_tables(), for which the roles must be there. Fails with SchemaError when the
     schema is newer than this version or a lock stays taken for about 30 s (it names the holder's pid), with
     NotPermitted when the role lacks a right, with DatabaseUnavailable when the server cannot be reached.
     """
@@ -109,7 +110,7 @@ def _attempt(conn: Connection, *, schema: str, roles: bool, steps: Sequence[Migr
     """Do it once, in one transaction; whatever fails leaves nothing behind."""
     _check_server(conn)
     found = standing(conn, schema, steps=steps)
-    if not found.pending and not (roles and _roles_missing(conn, schema)):
+    if not found.pending and not (roles and _roles_missing(conn, schema, outbox=steps[0].outbox or schema)):
         return _report(schema, found, found)
     try:
         conn.execute(opening(schema).encode())
@@ -175,9 +176,14 @@ def _applied(conn: Connection, schema: str) -> dict[int, str]:
     return {row[0]: row[1] for row in rows}
 
 
-def _roles_missing(conn: Connection, schema: str) -> bool:
-    names = [f"{schema}_{ending}" for ending in ROLE_ENDINGS]
-    found = conn.execute("SELECT FROM pg_catalog.pg_roles WHERE rolname = ANY(%s)", [names])
+def _roles_missing(conn: Connection, schema: str, *, outbox: str) -> bool:
+    """Look whether a role of `outbox` is not there, or may not even enter `schema`: made by a run without roles."""
+    names = [f"{outbox}_{ending}" for ending in ROLE_ENDINGS]
+    found = conn.execute(
+        "SELECT FROM pg_catalog.pg_roles"
+        " WHERE rolname = ANY(%s) AND pg_catalog.has_schema_privilege(oid, %s, 'USAGE')",
+        [names, schema],
+    )
     return found.rowcount < len(names)
 
 

@@ -1,5 +1,8 @@
 """What the migrations are: folders `m<version>_<name>` of SQL files, run in order of name, `@schema@` replaced.
 
+Two trees: pfsup's own schema, and reference tables (`EXTRAS`) that stand in a schema of their own, have their own book of
+migrations, and name pfsup's roles. There `@<name of the tree>@` is their schema and `@schema@` is still pfsup's.
+
 A file that ends in `_roles.sql` creates cluster-wide roles and grants; where that is not allowed it is printed for an
 administrator instead (`pfsup migrate --no-roles`), so it is no part of the migration's checksum.
 """
@@ -9,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -18,6 +21,7 @@ from .. import sql
 
 _FOLDER = re.compile(r"^m(\d{4})_(\w+)$")
 _ROLES = "_roles.sql"
+EXTRAS = ("productflow",)  # folders of shared/sql
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,8 @@ class Migration:
     name: str
     body: str
     roles: str
+    extra: str = ""  # the tree, when it is not pfsup's own
+    outbox: str = ""  # such a tree's pfsup: the name of its schema
 
     @property
     def title(self) -> str:
@@ -39,6 +45,12 @@ class Migration:
         """SHA-256 over the text as shipped: a database remembers which text made it."""
         return hashlib.sha256(self.body.encode()).hexdigest()
 
+    def named(self, text: str, schema: str) -> str:
+        """Return SQL of this step with the names in it; `schema` is the one that the step's tables stand in."""
+        if self.extra:
+            text = text.replace(f"@{self.extra}@", schema)
+        return text.replace("@schema@", self.outbox or schema)
+
 
 def migrations(root: Traversable | None = None) -> tuple[Migration, ...]:
     """Return every migration this version ships, in order; versions are 1, 2, 3 without a gap."""
@@ -47,6 +59,12 @@ def migrations(root: Traversable | None = None) -> tuple[Migration, ...]:
     if versions != list(range(1, len(found) + 1)):
         raise SchemaError(f"cannot use the migrations of this installation: versions {versions} have a gap; reinstall")
     return tuple(found)
+
+
+def reference_tables(name: str, *, outbox: str) -> tuple[Migration, ...]:
+    """Return the migrations of the reference tables `name` (one of EXTRAS) beside a pfsup in schema `outbox`."""
+    found = migrations(files(sql).joinpath(name))
+    return tuple(replace(migration, extra=name, outbox=outbox) for migration in found)
 
 
 def _found(root: Traversable) -> Iterator[Migration]:
@@ -77,15 +95,15 @@ def opening(schema: str) -> str:
 def step(migration: Migration, schema: str) -> str:
     """Return one migration's SQL, ending with its line in the book."""
     entry = (
-        f"INSERT INTO @schema@.schema_migrations (version, name, checksum)"  # noqa: S608 - our own text, checked names
+        f"INSERT INTO {schema}.schema_migrations (version, name, checksum)"  # noqa: S608 - our own text, checked names
         f" VALUES ({migration.version}, '{migration.name}', '{migration.checksum}');\n"
     )
-    return f"{migration.body}\n{entry}".replace("@schema@", schema)
+    return f"{migration.named(migration.body, schema)}\n{entry}"
 
 
 def roles_of(chosen: Iterable[Migration], schema: str) -> str:
     """Return the SQL that creates the roles and grants of these migrations; running it twice changes nothing."""
-    return "\n".join(migration.roles for migration in chosen if migration.roles).replace("@schema@", schema)
+    return "\n".join(migration.named(migration.roles, schema) for migration in chosen if migration.roles)
 
 
 def script(pending: Iterable[Migration], schema: str, *, roles: bool) -> str:

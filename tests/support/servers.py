@@ -14,6 +14,7 @@ import pytest
 import redis
 from pfsup.config.errors import PfsupError
 from pfsup.shared.db.migrate import migrate
+from pfsup.shared.db.migrations import reference_tables
 from pfsup.supervisor.embedded.programs import machine_postgres, machine_redis
 from pfsup.supervisor.embedded.servers import PostgresOptions, RedisOptions, Servers
 from psycopg import sql
@@ -65,7 +66,7 @@ class PgServer:
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
-        self._templates: dict[str, str] = {}
+        self._templates: dict[tuple[str, str], str] = {}
         self._count = 0
         with self.superuser() as conn:
             conn.execute(sql.SQL("CREATE ROLE {} LOGIN NOSUPERUSER CREATEROLE").format(sql.Identifier(OWNER)))
@@ -114,14 +115,20 @@ class PgServer:
         with self.superuser() as conn:
             conn.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
-    def template(self, schema: str) -> str:
-        """The name of a database in which `schema` is migrated and nothing else happened; made at the first call."""
-        if schema not in self._templates:
-            name = self.create()
-            migrate(self.url(name), schema=schema)
-            self.grant_logins(schema)
-            self._templates[schema] = name
-        return self._templates[schema]
+    def template(self, schema: str, *, extra: str = "") -> str:
+        """The name of a database in which `schema` is migrated and nothing else happened; made at the first call.
+
+        `extra`: with the reference tables of that name, in a schema of that name.
+        """
+        if (schema, extra) not in self._templates:
+            name = self.create(template=self.template(schema) if extra else None)
+            if extra:
+                migrate(self.url(name), schema=extra, steps=reference_tables(extra, outbox=schema))
+            else:
+                migrate(self.url(name), schema=schema)
+                self.grant_logins(schema)
+            self._templates[schema, extra] = name
+        return self._templates[schema, extra]
 
     def grant_logins(self, schema: str) -> None:
         """Give each login role its one role of `schema`. Roles are the cluster's: once is enough."""
