@@ -63,10 +63,10 @@ def migrate(
 ) -> Report:
     """Apply what is pending, all or nothing, and say what was done; a second call does nothing.
 
-    `roles`: also create the roles and grants (needs CREATEROLE unless they exist). `steps`: those of pfsup's own schema,
-    or reference_tables(), for which the roles must be there. Fails with SchemaError when the
-    schema is newer than this version or a lock stays taken for about 30 s (it names the holder's pid), with
-    NotPermitted when the role lacks a right, with DatabaseUnavailable when the server cannot be reached.
+    `roles`: also create the roles and grants (needs CREATEROLE unless they exist). `steps`: pfsup's own, or those of
+    reference_tables(), for which pfsup's roles must be there already. Fails with SchemaError when the schema is newer
+    than this version or a lock stays taken for about 30 s (it names the holder's pid), with NotPermitted when the role
+    lacks a right, with DatabaseUnavailable when the server cannot be reached.
     """
     checked_schema(schema)
     wait = pause or threading.Event().wait
@@ -180,8 +180,7 @@ def _roles_missing(conn: Connection, schema: str, *, outbox: str) -> bool:
     """Look whether a role of `outbox` is not there, or may not even enter `schema`: made by a run without roles."""
     names = [f"{outbox}_{ending}" for ending in ROLE_ENDINGS]
     found = conn.execute(
-        "SELECT FROM pg_catalog.pg_roles"
-        " WHERE rolname = ANY(%s) AND pg_catalog.has_schema_privilege(oid, %s, 'USAGE')",
+        "SELECT FROM pg_catalog.pg_roles WHERE rolname = ANY(%s) AND pg_catalog.has_schema_privilege(oid, %s, 'USAGE')",
         [names, schema],
     )
     return found.rowcount < len(names)

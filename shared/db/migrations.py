@@ -1,7 +1,7 @@
 """What the migrations are: folders `m<version>_<name>` of SQL files, run in order of name, `@schema@` replaced.
 
-Two trees: pfsup's own schema, and reference tables (`EXTRAS`) that stand in a schema of their own, have their own book of
-migrations, and name pfsup's roles. There `@<name of the tree>@` is their schema and `@schema@` is still pfsup's.
+Beside pfsup's own there are trees of reference tables (`EXTRAS`): they stand in a schema of their own, have a book of
+migrations of their own and grant to pfsup's roles. There `@<tree>@` is their schema and `@schema@` still pfsup's.
 
 A file that ends in `_roles.sql` creates cluster-wide roles and grants; where that is not allowed it is printed for an
 administrator instead (`pfsup migrate --no-roles`), so it is no part of the migration's checksum.

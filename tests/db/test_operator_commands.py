@@ -13,6 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from pfsup.shared.db.migrate import LATEST
+from pfsup.shared.db.migrations import migrations
 from pfsup.supervisor.cli.main import run
 from support.database import Database
 from support.programs import pg_program
@@ -26,6 +27,9 @@ class Ended:
 
 
 Pfsup = Callable[..., Ended]
+
+TITLES = [migration.title for migration in migrations()]
+APPLIED = f"schema pfsup: applied {', '.join(TITLES)}; version {LATEST}"
 
 
 def configured(database: Database, directory: Path, *, url: str) -> Path:
@@ -56,18 +60,18 @@ def pfsup_empty(empty_database: Database, short_dir: Path, capsys: pytest.Captur
 
 
 def test_migrate_says_what_it_applied_and_then_that_nothing_is_left(pfsup_empty: Pfsup) -> None:
-    assert pfsup_empty("migrate") == Ended(code=0, out=f"schema pfsup: applied 0001 outbox; version {LATEST}\n", err="")
+    assert pfsup_empty("migrate") == Ended(code=0, out=f"{APPLIED}\n", err="")
     assert pfsup_empty("migrate").out == f"schema pfsup: nothing to do; version {LATEST}\n"
 
 
 def test_migrate_json_is_one_object(pfsup_empty: Pfsup) -> None:
     told = json.loads(pfsup_empty("migrate", "--json").out)
     assert (told["schema"], told["database_schema"], told["before"], told["version"]) == (1, "pfsup", None, LATEST)
-    assert told["applied"] == ["0001 outbox"]
+    assert told["applied"] == TITLES
 
 
 def test_migrate_status_before_and_after(pfsup_empty: Pfsup) -> None:
-    assert pfsup_empty("migrate", "--status").out == "schema pfsup: not installed; pending: 0001 outbox\n"
+    assert pfsup_empty("migrate", "--status").out == f"schema pfsup: not installed; pending: {', '.join(TITLES)}\n"
     pfsup_empty("migrate")
     assert pfsup_empty("migrate", "--status").out == f"schema pfsup: version {LATEST}; pending: nothing\n"
     told = json.loads(pfsup_empty("migrate", "--status", "--json").out)
@@ -84,18 +88,55 @@ def test_migrate_sql_prints_what_psql_can_run_and_runs_nothing(pfsup_empty: Pfsu
 
 def test_migrate_no_roles_prints_the_grants_alone_on_standard_output(pfsup_empty: Pfsup) -> None:
     ended = pfsup_empty("migrate", "--no-roles")
-    assert ended.err == f"schema pfsup: applied 0001 outbox; version {LATEST}\n"
+    assert ended.err == f"{APPLIED}\n"
     assert "GRANT EXECUTE ON FUNCTION\n    pfsup.stage(" in ended.out
     assert "@schema@" not in ended.out
     assert "GRANT" not in pfsup_empty("migrate", "--sql", "--no-roles").out
 
 
-def test_migrate_with_other_tables_is_not_in_this_version(pfsup_empty: Pfsup) -> None:
+def test_migrate_with_productflow_makes_both_schemas_in_order(pfsup_empty: Pfsup) -> None:
     ended = pfsup_empty("migrate", "--with", "productflow")
-    assert (ended.code, ended.err) == (
-        1,
-        "pfsup: cannot migrate with productflow: not available in this version\n",
-    )
+    assert ended.out.splitlines() == [APPLIED, "schema productflow: applied 0001 tables; version 1"]
+    ended = pfsup_empty("migrate", "--with", "productflow", "--with", "productflow")
+    assert (ended.code, ended.out.splitlines()[1:]) == (0, ["schema productflow: nothing to do; version 1"])
+
+
+def test_migrate_with_productflow_tells_of_both(pfsup_empty: Pfsup) -> None:
+    told = json.loads(pfsup_empty("migrate", "--status", "--json", "--with", "productflow").out)
+    assert (told["database_schema"], told["version"]) == ("pfsup", None)
+    assert told["with"]["productflow"] == {
+        "database_schema": "productflow",
+        "version": None,
+        "pending": ["0001 tables"],
+        "changed": [],
+    }
+    told = json.loads(pfsup_empty("migrate", "--json", "--with", "productflow").out)
+    assert (told["version"], told["with"]["productflow"]["applied"]) == (LATEST, ["0001 tables"])
+    said = pfsup_empty("migrate", "--status", "--with", "productflow").out.splitlines()
+    assert said[1] == "schema productflow: version 1; pending: nothing"
+
+
+def test_migrate_with_productflow_sql_is_run_by_psql(pfsup_empty: Pfsup, empty_database: Database) -> None:
+    printed = pfsup_empty("migrate", "--sql", "--with", "productflow").out
+    psql = [pg_program(empty_database.server, "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", empty_database.url]
+    subprocess.run(psql, input=printed, text=True, check=True, capture_output=True)
+    left = pfsup_empty("migrate", "--sql", "--with", "productflow").out.splitlines()
+    assert left[1] == "-- nothing to run: schema productflow is up to date"
+
+
+def test_migrate_with_productflow_no_roles_prints_all_grants(pfsup_empty: Pfsup, empty_database: Database) -> None:
+    ended = pfsup_empty("migrate", "--with", "productflow", "--no-roles")
+    assert "schema productflow: applied 0001 tables" in ended.err
+    with psycopg.connect(empty_database.url, autocommit=True) as conn:
+        conn.execute(ended.out.encode())
+    assert pfsup_empty("migrate", "--with", "productflow").out.count("nothing to do") == 2
+
+
+def test_migrate_with_unknown_tables_names_what_there_is(pfsup_empty: Pfsup) -> None:
+    ended = pfsup_empty("migrate", "--with", "shop")
+    wanted = "pfsup: cannot migrate with 'shop': no tables have that name; there is productflow\n"
+    assert (ended.code, ended.err) == (1, wanted)
+    assert pfsup_empty("migrate", "--status").out.startswith("schema pfsup: not installed")
 
 
 def test_pause_and_resume_say_what_they_did_and_who_did_it(pfsup: Pfsup, database: Database) -> None:
