@@ -11,7 +11,7 @@ from typing import Any
 
 from . import fields
 from .faults import told
-from .values import Settings
+from .values import KINDS, Domain, Settings
 
 _HEAD = """\
 # Every key of pfsup. A line such as #schema = "pfsup" shows the default; take the # away to change it.
@@ -37,7 +37,7 @@ def _section(name: str, key: fields.Key) -> str:
 def _keys(values: Any, path: tuple[str, ...]) -> Iterator[str]:
     for name, key in fields.keys_in(values).items():
         value = getattr(values, name)
-        yield f"# {key.rule.says}{_limits(key)}"
+        yield f"# {_sentence(values, key)}"
         if key.table is not None:
             inside = ", ".join(
                 f"{k} = {told(below, getattr(value, k))}" for k, below in fields.keys_of(key.table).items()
@@ -46,6 +46,19 @@ def _keys(values: Any, path: tuple[str, ...]) -> Iterator[str]:
         else:
             mark = "" if (*path, name) == ("database", "url") else "#"
             yield f"{mark}{name} = {told(key, key.rule.example or value)}"
+
+
+def _sentence(values: Any, key: fields.Key) -> str:
+    return f"{key.rule.says}{_by_kind(values, key)}{_limits(key)}"
+
+
+def _by_kind(values: Any, key: fields.Key) -> str:
+    """The defaults that are other ones in some kinds of domains; nothing for any other key."""
+    if not isinstance(values, Domain):
+        return ""
+    own = {kind: defaults[key.name] for kind, defaults in KINDS.items() if key.name in defaults}
+    parts = [f"{told(key, value).strip(chr(34))} in {kind}" for kind, value in own.items() if value != key.default]
+    return f" By default {', '.join(parts)}." if parts else ""
 
 
 def _limits(key: fields.Key) -> str:
@@ -77,7 +90,7 @@ def _rows(at: str, values: Any) -> Iterator[str]:
         if key.table is not None:
             yield from _rows(f"{at}.{name}", value)
         else:
-            says = f"{key.rule.says}{_limits(key)}".replace("|", "\\|")
+            says = _sentence(values, key).replace("|", "\\|")
             yield f"| `{at}.{name}` | `{told(key, value)}` | {says} |"
 
 

@@ -9,7 +9,8 @@ from functools import cache
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from . import durations
-from .values import Rule, Seconds, Settings, rule_of
+from .setting import Rule, rule_of
+from .values import Seconds, Settings
 
 SECONDS = Seconds
 _BARE = re.compile(r"[A-Za-z0-9_-]+")

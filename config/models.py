@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from . import durations, fields
 from .layers import Layer
-from .values import Settings
+from .values import Domain, Settings, domain_of
 
 # With PYDANTIC_SETTINGS_DEBUG set the library logs each source's values, passwords among them.
 logging.getLogger("pydantic_settings").setLevel(logging.INFO)
@@ -115,5 +115,12 @@ def _filled(default: Any, model: BaseModel) -> Any:
 def _value(key: fields.Key, default: Any, value: Any) -> Any:
     if key.named is not None:
         entries = cast("Mapping[str, BaseModel]", value)
-        return {name: _filled(key.named(), entry) for name, entry in entries.items()}
+        return {name: _filled(_entry(key.named, name, entry), entry) for name, entry in entries.items()}
     return _filled(default, value) if key.table is not None else value
+
+
+def _entry(table: type[Any], name: str, model: BaseModel) -> Any:
+    """The defaults of a named table: a domain's depend on its kind, which is its name when none is written."""
+    if table is Domain:
+        return domain_of(cast("str | None", getattr(model, "kind_")) or name)  # noqa: B009 - a name made in _model
+    return table()

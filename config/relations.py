@@ -6,14 +6,16 @@ whose value was refused already is passed over, so that one mistake is told once
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from .domains import ENVELOPE, LATER, kind_of, owners
 from .durations import text
 from .fields import dotted
 from .secrets import scheme_of
-from .values import NAME_PATTERN, NAME_WANTED, Actor, Pool, Settings
+from .values import KINDS, NAME_PATTERN, NAME_WANTED, Actor, Pool, Settings
 
 Given = Callable[[str], bool]  # whether a person wrote the key's value
 
@@ -30,7 +32,6 @@ class Fault:
 
 Rule = Callable[[Settings, Given], Iterator[Fault]]
 
-LATER_DOMAINS = ("workflow", "image_session", "delivery", "local_edit", "agent", "envelope", "table")
 OWN_CHILDREN = ("dispatch", "housekeeping", "http", "parent")
 
 
@@ -93,7 +94,7 @@ def _silences(settings: Settings, _: Given) -> Iterator[Fault]:
     leases |= {dotted("actors", name, "lease"): actor.lease for name, actor in settings.actors.items()}
     longest = max(leases, key=lambda path: leases[path])
     for name, domain in settings.domains.items():
-        if domain.stale_after <= leases[longest]:
+        if kind_of(name, domain) != ENVELOPE and domain.stale_after <= leases[longest]:
             yield Fault(
                 paths=(dotted("domains", name, "stale_after"), longest),
                 wanted=f"more than the longest legal silence ({text(leases[longest])}, {longest})",
@@ -125,19 +126,45 @@ def _domains(settings: Settings, _: Given) -> Iterator[Fault]:
         if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]{0,39}", name) is None or name in OWN_CHILDREN:
             wanted = "a letter or _, then letters, digits, _ and -, at most 40 characters, no process of pfsup's own"
             yield Fault(paths=(path,), wanted=wanted, got=repr(name[:140]), hint="rename the section")
-        if domain.enabled:
-            yield from _kind(f"{path}.kind", domain.kind or name, written=bool(domain.kind))
+        kind = kind_of(name, domain)
+        if ENVELOPE in (name, kind):
+            yield from _only_envelope(f"{path}.kind", name, kind)
+        elif domain.enabled:
+            yield from _kind(f"{path}.kind", kind, written=bool(domain.kind))
+
+
+def _only_envelope(path: str, name: str, kind: str) -> Iterator[Fault]:
+    """The outbox has one healer, [domains.envelope]; two would judge each row twice."""
+    if name != ENVELOPE:
+        hint = "set its keys under [domains.envelope]"
+        yield Fault(paths=(path,), wanted=f"a kind that is not {ENVELOPE}", got=f'"{ENVELOPE}"', hint=hint)
+    elif kind != ENVELOPE:
+        hint = "give the section another name; [domains.envelope] enabled = false turns the built-in one off"
+        yield Fault(paths=(path,), wanted=f'"{ENVELOPE}" in the section of that name', got=repr(kind[:60]), hint=hint)
 
 
 def _kind(path: str, kind: str, *, written: bool) -> Iterator[Fault]:
-    if kind in LATER_DOMAINS:
+    wanted = f"one of {', '.join(k for k in KINDS if k != ENVELOPE)}, or module:Class"
+    if kind in LATER:
         hint = "take the section out, or set enabled = false"
-        yield Fault(
-            paths=(path,), wanted="module:Class", got=f'"{kind}", which is not available in this version', hint=hint
-        )
-    elif re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", kind) is None:
-        hint = 'name the class that does the work, such as kind = "shop.recovery:Invoices"'
-        yield Fault(paths=(path,), wanted="module:Class", got=repr(kind[:60]) if written else "no kind", hint=hint)
+        yield Fault(paths=(path,), wanted=wanted, got=f'"{kind}", which is not available in this version', hint=hint)
+    elif kind not in KINDS and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", kind) is None:
+        near = difflib.get_close_matches(kind, KINDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else 'name the class that does it: kind = "shop.recovery:Invoices"'
+        yield Fault(paths=(path,), wanted=wanted, got=repr(kind[:60]) if written else "no kind", hint=hint)
+
+
+def _owners(settings: Settings, _: Given) -> Iterator[Fault]:
+    """One judge for each running row: two domains of one actor would each take it from the other."""
+    first: dict[str, str] = {}
+    for actor, name in owners(settings):
+        if first.setdefault(actor, name) != name:
+            yield Fault(
+                paths=(dotted("domains", name, "actor"), dotted("domains", first[actor], "actor")),
+                wanted=f"an actor that no other domain looks after ({dotted('domains', first[actor])} does)",
+                got=repr(actor),
+                hint="name another actor, or take one of the two sections out",
+            )
 
 
 def _database(settings: Settings, given: Given) -> Iterator[Fault]:
@@ -188,5 +215,5 @@ def _other(address: str) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    _database, _redis, _beats, _claims, _sends, _pools, _silences, _actors, _names, _domains,
+    _database, _redis, _beats, _claims, _sends, _pools, _silences, _actors, _names, _domains, _owners,
 )  # fmt: skip

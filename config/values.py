@@ -2,19 +2,19 @@
 
 This is the one definition. Field names are the TOML keys; `setting()` puts each key's default, limits and sentence
 beside it, and the loader, the example file, README's table and `pfsup config` are made from that.
-Every duration is `Seconds` (TOML: text with a unit). This module imports nothing of ours and no settings library: the
-parent may hold these objects.
+Every duration is `Seconds` (TOML: text with a unit). Nothing here imports a settings library: the parent may hold these
+objects.
 """
 
 # ruff: noqa: RUF009 - setting() and section() return a dataclass field, made anew for every key
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar, cast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-T = TypeVar("T")
+from .setting import section, setting
 
 Seconds = Annotated[float, "seconds"]  # in TOML and the environment a text with a unit: "500ms", "25s", "7d"
 
@@ -24,56 +24,9 @@ NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.-]{0,127}$"
 NAME_WANTED = "a letter or _, then letters, digits and _ . -, at most 128 characters"
 # It goes into SQL as text and into role names: `<schema>_operate` must fit PostgreSQL's 63 bytes.
 SCHEMA_NAME = r"^(?!pg_)[a-z_][a-z0-9_]{0,39}$"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """What a key accepts beyond its type, and the one sentence that says what it is for."""
-
-    says: str
-    at_least: float | None = None
-    at_most: float | None = None
-    pattern: str = ""
-    wanted: str = ""  # the pattern in words
-    example: str = ""  # shown in pfsup.example.toml in place of the default
-    secret: bool = False  # never printed
-    path: bool = False  # a relative one is seen from the file it is written in
-
-
-def setting(  # the limits of one key, side by side
-    default: T,
-    says: str,
-    *,
-    at_least: float | None = None,
-    at_most: float | None = None,
-    pattern: str = "",
-    wanted: str = "",
-    example: str = "",
-    secret: bool = False,
-    path: bool = False,
-) -> T:
-    """A key with its default and what is said and demanded of it. To the type checker it is the default."""
-    rule = Rule(
-        says=says,
-        at_least=at_least,
-        at_most=at_most,
-        pattern=pattern,
-        wanted=wanted,
-        example=example,
-        secret=secret,
-        path=path,
-    )
-    return field(default=default, repr=not secret, metadata={"rule": rule})
-
-
-def section(make: Callable[[], T], says: str, *, example: str = "") -> T:
-    """A table of keys, or a map of named tables (`example` is then the name the example file uses)."""
-    return field(default_factory=make, metadata={"rule": Rule(says=says, example=example)})
-
-
-def rule_of(metadata: Any) -> Rule:
-    """The rule in a dataclass field's metadata."""
-    return cast("Rule", metadata["rule"])
+SCHEMA_WANTED = "lower-case letters, digits and _, at most 40 characters, not beginning with pg_"
+NAME_OR_EMPTY = f"^$|{NAME_PATTERN}"
+NAME_OR_EMPTY_WANTED = f"empty, or {NAME_WANTED}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +56,7 @@ class Database:
         "pfsup",
         "The schema of pfsup's tables and functions; also the prefix of its roles.",
         pattern=SCHEMA_NAME,
-        wanted="lower-case letters, digits and _, at most 40 characters, not beginning with pg_",
+        wanted=SCHEMA_WANTED,
     )
     connect_timeout: Seconds = setting(5.0, "How long one attempt to connect may take.", at_least=0.1, at_most=300.0)
     statement_timeout: Seconds = setting(5.0, "How long one statement may run.", at_least=0.1, at_most=3600.0)
@@ -194,9 +147,7 @@ class Queue:
 class Actor:
     """What SQL must know of one worker function."""
 
-    queue: str = setting(
-        "", "Its queue. Empty: the actor's name.", pattern=f"^$|{NAME_PATTERN}", wanted=f"empty, or {NAME_WANTED}"
-    )
+    queue: str = setting("", "Its queue. Empty: the actor's name.", pattern=NAME_OR_EMPTY, wanted=NAME_OR_EMPTY_WANTED)
     completion: Literal["worker", "handover"] = setting("worker", "handover: sent is the end, no worker reports back.")
     max_attempts: int = setting(20, "Failed runs before it is dead.", at_least=1, at_most=10_000)
     retry_base: Seconds = setting(2.0, "The first pause after a failed run.", at_least=0.001, at_most=LONGEST_S)
@@ -208,20 +159,58 @@ class Actor:
     )
 
 
+# The built-in kinds of domains, each with its own defaults: a worker that makes pictures may be silent for longer.
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "workflow": {"stale_after": 1800.0},
+    "image_session": {"stale_after": 5400.0},
+    "delivery": {"stale_after": 1800.0},
+    "local_edit": {"stale_after": 1200.0},
+    "agent": {"stale_after": 1800.0},
+    "envelope": {"interval": 5.0, "batch_size": 1000},
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
     """One recovery process."""
 
     enabled: bool = setting(True, "Run it.")
-    kind: str = setting("", "What it runs: module:Class from --app-dir.", example="shop.recovery:Invoices")
+    kind: str = setting(
+        "",
+        f"What it runs: {', '.join(KINDS)}, or module:Class from --app-dir. Empty: the section's name.",
+        example="shop.recovery:Invoices",
+    )
+    actor: str = setting(
+        "",
+        "The actor whose runs it looks after. Empty: the domain's name.",
+        pattern=NAME_OR_EMPTY,
+        wanted=NAME_OR_EMPTY_WANTED,
+    )
+    schema: str = setting(
+        "productflow", "The schema of a built-in domain's own tables.", pattern=SCHEMA_NAME, wanted=SCHEMA_WANTED
+    )
     mode: Literal["act", "observe"] = setting("act", "observe: say what would be done, write nothing.")
     interval: Seconds = setting(10.0, "The pause between two cycles.", at_least=0.05, at_most=DAY_S)
     batch_size: int = setting(25, "Candidates of one cycle.", at_least=1, at_most=10_000)
     stale_after: Seconds = setting(
         1800.0, "The silence after which a run is looked at.", at_least=0.1, at_most=LONGEST_S
     )
+    sent_grace: Seconds = setting(
+        60.0,
+        "envelope: how long an entry may lie taken up by nobody before it is looked at.",
+        at_least=1.0,
+        at_most=LONGEST_S,
+    )
+    takeover_grace: Seconds = setting(
+        5.0, "The unbroken time between the two looks that a silent worker gets.", at_least=0.1, at_most=3600.0
+    )
     max_recoveries: int = setting(5, "Recoveries of one row before it is given up.", at_least=0, at_most=10_000)
     pool: Pool = section(Pool, "Its connections.")
+
+
+def domain_of(kind: str) -> Domain:
+    """A domain of this kind in which nobody has set anything but, where it is written, the kind."""
+    return Domain(**KINDS.get(kind, {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

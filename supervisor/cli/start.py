@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from ...config.errors import ConfigError
-from ...config.values import Domain, Settings
+from ...config.values import Settings
+from ...domains.registry import target
 from ..parent.loop import Parent, Setup
 from ..parent.preload import preload
 from ..parent.spec import Paths, Spec
@@ -69,14 +70,6 @@ def children(settings: Settings) -> list[Spec]:
     if settings.dispatch.enabled:
         specs.insert(0, Spec(name="dispatch", target=DISPATCH, group="main"))
     return specs
-
-
-def target(name: str, domain: Domain) -> str:
-    """The class that runs this domain. Raises ConfigError when this version has none."""
-    if ":" in domain.kind:
-        return domain.kind
-    why = f"this version has no domain of kind {domain.kind or name!r}; name a class of yours as module:Class"
-    raise ConfigError((f"domains.{name}.kind: {why}",))
 
 
 def chosen(specs: list[Spec], only: tuple[str, ...]) -> list[Spec]:

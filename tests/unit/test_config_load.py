@@ -195,7 +195,7 @@ pool = { min = 5, max = 3 }
 beat_timeout = "2s"
 name = "a/b"
 scan_interval = "1s"
-[domains.delivery]
+[domains.table]
 [actors."bad name"]
 [log]
 file = 3
@@ -268,7 +268,6 @@ def test_wrong_value_is_told_with_what_is_wanted_and_what_is_there(write: Write,
         ("[domains.x]\nkind = 'nonsense'", "domains.x.kind"),
         ("[domains.x]", "domains.x.kind"),
         ("[domains.x]\nkind = 'table'", "domains.x.kind"),
-        ("[domains.envelope]", "domains.envelope.kind"),
         ("[domains.dispatch]\nkind = 'a:B'", "domains.dispatch"),
         ("[domains.'a b']\nkind = 'a:B'", 'domains."a b"'),
         ("[database]\nurl_file = 'x'", "database.url"),
