@@ -132,6 +132,18 @@ def test_migrate_with_productflow_no_roles_prints_all_grants(pfsup_empty: Pfsup,
     assert pfsup_empty("migrate", "--with", "productflow").out.count("nothing to do") == 2
 
 
+def test_migrate_with_productflow_goes_to_the_schema_of_the_domains(
+    empty_database: Database, short_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = configured(empty_database, short_dir, url=empty_database.run_url)
+    path.write_text(path.read_text() + '[domains.agent]\nschema = "shop"\n[domains.delivery]\nschema = "shop"\n')
+    said = runner(path, capsys)("migrate", "--with", "productflow").out.splitlines()
+    assert said[1] == "schema shop: applied 0001 tables; version 1"
+    path.write_text(path.read_text() + '[domains.workflow]\nschema = "store"\n')
+    ended = runner(path, capsys)("migrate", "--with", "productflow")
+    assert (ended.code, "domains.workflow.schema: wanted 'shop'" in ended.err) == (78, True)
+
+
 def test_migrate_with_unknown_tables_names_what_there_is(pfsup_empty: Pfsup) -> None:
     ended = pfsup_empty("migrate", "--with", "shop")
     wanted = "pfsup: cannot migrate with 'shop': no tables have that name; there is productflow\n"

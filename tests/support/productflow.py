@@ -16,7 +16,7 @@ SCHEMA = "productflow"
 
 
 def install(database: Database, *, schema: str = SCHEMA) -> Report:
-    """Make the tables as the owner, beside the pfsup of `database`; 30 ms. A second time changes nothing."""
+    """Make the tables as the owner, beside the pfsup of `database`; 25 to 50 ms. A second time changes nothing."""
     return migrate(database.url, schema=schema, steps=reference_tables("productflow", outbox=database.schema))
 
 
