@@ -19,10 +19,10 @@ from ...shared.log import Repeats
 from ...shared.points import Points
 from ...shared.sinks.redis_stream import RedisStreams
 from ..contract import Link
+from ..pause import pause_after_dispatch
 from .breaker import Breakers, State
 from .marks import Marks
 from .outbox import Batch, Limits, Outbox
-from .pause import pause_after_dispatch
 from .send import Sender
 from .verdict import Verdict
 

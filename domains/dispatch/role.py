@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
-from ...config.errors import SchemaError
 from ...config.values import Settings
 from ...shared.db.connect import aconnect, fetch
-from ...shared.db.migrate import LATEST
 from ...shared.db.pool import open_pool
 from ...shared.db.queries import load_queries
 from ...shared.db.ready import until_ready
+from ...shared.db.version import check_version
 from ...shared.points import NO_POINTS, Points
 from ...shared.sinks.redis_stream import RedisStreams
 from ..contract import Link
@@ -63,11 +62,3 @@ class Dispatch:
         finally:
             await conn.close()
         check_version(found, self._settings.database.schema)
-
-
-def check_version(found: int | None, schema: str) -> None:
-    """SchemaError with the next step, unless the schema has the version that this program speaks."""
-    if (found or 0) < LATEST:
-        raise SchemaError(f"schema {schema} has version {found or 0}, wanted {LATEST}, run: pfsup migrate")
-    if found != LATEST:
-        raise SchemaError(f"schema {schema} has version {found}, this pfsup speaks {LATEST}; install the newer pfsup")

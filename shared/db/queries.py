@@ -36,12 +36,15 @@ class Queries(Mapping[str, bytes]):
         return len(self._by_name)
 
 
-def load_queries(package: str, filename: str, *, schema: str) -> Queries:
-    """The named statements of `filename` in `package`, with `@schema@` replaced. ConfigError for an unusable schema.
+def load_queries(package: str, filename: str, *, schema: str, **others: str) -> Queries:
+    """The named statements of `filename` in `package`, with `@schema@` replaced, and `@other@` for each other schema.
 
+    ConfigError for an unusable schema name;
     ValueError when the file holds text before the first header, a name twice, or a statement without its promise.
     """
     text = files(package).joinpath(filename).read_text(encoding="utf-8")
+    for name, other in others.items():
+        text = text.replace(f"@{name}@", checked_schema(other))
     return Queries(filename, parse_queries(text, filename=filename, schema=schema))
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from support.database import Database
+    from support.rows import Rows
     from support.runs import Owner, Worker
     from support.servers import PgServer, PgServers
     from support.staging import App
@@ -45,4 +46,13 @@ def app(database: Database) -> Generator[App]:
     from support.staging import app_of
 
     with app_of(database) as session:
+        yield session
+
+
+@pytest.fixture
+def rows(productflow: Database) -> Generator[Rows]:
+    """A session of the owner of the reference tables."""
+    from support.rows import rows_of
+
+    with rows_of(productflow) as session:
         yield session

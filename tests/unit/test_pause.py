@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pfsup.domains.dispatch.pause import LIMITED_S, pause_after_dispatch
+from pfsup.domains.pause import LIMITED_S, pause_after_dispatch
 
 
 def test_pause_is_none_after_a_full_batch_whatever_the_interval():

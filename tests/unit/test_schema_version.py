@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pfsup.config.errors import SchemaError
-from pfsup.domains.dispatch.role import check_version
+from pfsup.shared.db.version import check_version
 from pfsup.shared.db.migrate import LATEST
 
 

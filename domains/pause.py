@@ -1,4 +1,4 @@
-"""How long dispatch rests after a pass. Pure; recovery's own never looks at `full` (seed 000, section 5)."""
+"""How long dispatch and recovery rest after a pass: the article's difference in two functions (seed 000, section 5)."""
 
 from __future__ import annotations
 
@@ -22,3 +22,10 @@ def pause_after_dispatch(
     if limited:
         reasons.append(LIMITED_S)
     return max(0.0, min(reasons))
+
+
+def pause_after_recovery(*, took_s: float, interval_s: float) -> float:
+    """Seconds until the next cycle: what is left of the interval, however full the batch was. Ticks that passed in a
+    slow cycle are swallowed: the next one is the next that lies ahead.
+    """
+    return interval_s - took_s % interval_s

@@ -1,0 +1,67 @@
+"""A domain over a table of the application's own: its phases in one cycle, as its section of the configuration says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from ..config.values import Settings
+from ..shared.db.connect import Connection
+from ..shared.db.queries import load_queries
+from ..shared.points import NO_POINTS, Points
+from .contract import Link
+from .cycle import START, Cycle, Phase, Subject, unlocked
+from .decisions import Limits
+from .looks import Looks
+from .loop import Recovery, load_shared
+from .session import Session
+
+
+class Business(Recovery):
+    """The role of a built-in business domain: `package` holds its queries.sql, `phases` are its kinds of candidates."""
+
+    def __init__(
+        self, settings: Settings, name: str, *, package: str, phases: Sequence[Phase[Any]], points: Points = NO_POINTS
+    ) -> None:
+        self._phases = phases
+        self._subject = subject(settings, name, package=package)
+        schema = settings.domains[name].schema
+        super().__init__(
+            settings,
+            name,
+            make=self._begin,
+            look=self._find_nothing,
+            missing=f"tables of schema {schema} are missing or too old, run: pfsup migrate --with productflow",
+            points=points,
+        )
+
+    async def _begin(self, session: Session, looks: Looks, link: Link, stack: AsyncExitStack) -> Cycle:
+        del link, stack
+        return Cycle(self._subject, self._phases, session, looks)
+
+    async def _find_nothing(self, conn: Connection) -> None:
+        """Run every finder over no row: it raises when a table, a column or a right is missing."""
+        asked = self._subject.params(after_at=START[0], after_id=START[1], page=0, most=0)
+        for phase in self._phases:
+            queries = unlocked(self._subject.queries, phase.find) if self._subject.observes else self._subject.queries
+            await conn.execute(queries[phase.find], asked)
+
+
+def subject(settings: Settings, name: str, *, package: str) -> Subject:
+    """Whose cycle it is, from `[domains.NAME]`."""
+    domain = settings.domains[name]
+    return Subject(
+        domain=name,
+        actor=domain.actor or name,
+        limits=Limits(
+            stale_after_s=domain.stale_after,
+            max_recoveries=domain.max_recoveries,
+            interval_s=domain.interval,
+            takeover_grace_s=domain.takeover_grace,
+        ),
+        batch_size=domain.batch_size,
+        queries=load_queries(package, "queries.sql", schema=settings.database.schema, productflow=domain.schema),
+        shared=load_shared(settings),
+        observes=domain.mode == "observe",
+    )

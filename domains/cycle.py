@@ -1,0 +1,302 @@
+"""One bounded cycle of a domain: find candidates in a short transaction, then judge each in one of its own.
+
+Finding gives no right to act: between the two a worker may have finished the row, or a person cancelled it. So each is
+locked and read again, decided by a pure function, and changed together with its envelope, its ledger line and its audit
+line. A full batch does not make the cycle go on: it waits for its interval (seed 000, section 5.2).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import orjson
+from psycopg.types.json import Jsonb
+
+from ..shared.db.queries import Queries
+from ..shared.drain import Drain
+from ..shared.text import printable
+from .decisions import Decision, Limits, Run, Verdict, next_look_s, still_running
+from .looks import Looks
+from .report import Report
+from .session import Row, Session, Transaction, is_the_rows, told
+
+PAGE_FIRST = 4  # times the batch: the first page of rows that the finder looks at
+PAGE_LARGEST = 5_000
+LOOKED_A_CYCLE = 100_000  # rows; a longer walk goes on in the next cycle
+START = ("-infinity", "")
+LOCKS = re.compile(rb"\bFOR (NO KEY )?UPDATE( OF \w+)? SKIP LOCKED\b")
+
+logger = logging.getLogger("pfsup.recovery")
+
+
+class Evidence(Protocol):
+    """What a domain knows of one candidate when it decides: a frozen dataclass of named values, never a whole row."""
+
+    @property
+    def status(self) -> str: ...
+    @property
+    def run(self) -> Run | None: ...
+    @property
+    def checks(self) -> int: ...
+    @property
+    def recoveries(self) -> int: ...
+
+
+E = TypeVar("E", bound=Evidence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase(Generic[E]):
+    """One kind of candidate of a domain: where it is found, what is read under its lock, and how it is judged.
+
+    `find` and `recheck` name statements. `repairs` are run under the lock, before the evidence is read again.
+    `takes_rest`: it works with what earlier phases left of the batch, else with a batch of its own.
+    """
+
+    find: str
+    recheck: str
+    evidence: Callable[[Row, Run | None], E]
+    decide: Callable[[E, Limits], Verdict]
+    repairs: tuple[str, ...] = ()
+    takes_rest: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Whose cycle it is: the domain's name, the actor it owns, its limits, and the statements it runs."""
+
+    domain: str
+    actor: str
+    limits: Limits
+    batch_size: int
+    queries: Queries  # the domain's own
+    shared: Queries  # recovery.sql
+    observes: bool = False  # find, read and decide; lock and write nothing
+
+    def params(self, **more: Any) -> dict[str, Any]:
+        """What every statement gets, and `more`."""
+        known = {"domain": self.domain, "actor": self.actor, "stale_s": self.limits.stale_after_s}
+        return known | more
+
+
+class Cycle:
+    """The cycles of one domain in one process. Never two at once: the caller waits for `run_once`."""
+
+    def __init__(self, subject: Subject, phases: Sequence[Phase[Any]], session: Session, looks: Looks) -> None:
+        self._subject = subject
+        self._phases = phases
+        self._session = session
+        self._looks = looks
+        self._cursors: dict[str, tuple[Any, str]] = {}
+
+    async def run_once(self, drain: Drain) -> Report:
+        """One cycle: every phase, each within its batch; ends early when the drain is asked for.
+
+        A candidate's failure is in the report's errors. Raises what every candidate would meet: no connection, a table
+        that is gone.
+        """
+        report, began = Report(), time.monotonic()
+        before = self._session.database_s, self._session.pool_wait_s
+        left = self._subject.batch_size
+        for phase in self._phases:
+            batch = left if phase.takes_rest else self._subject.batch_size
+            if drain.requested:
+                report.complete = False
+                break
+            left = batch - await self._run_phase(phase, max(0, batch), drain, report)
+        report.duration_s = time.monotonic() - began
+        report.database_s = self._session.database_s - before[0]
+        report.pool_wait_s = self._session.pool_wait_s - before[1]
+        return report
+
+    async def _run_phase(self, phase: Phase[E], batch: int, drain: Drain, report: Report) -> int:
+        """Find and judge up to `batch` candidates; returns how many were handed out."""
+        found = await self._find(phase, batch, report)
+        for candidate in found:
+            if drain.requested:
+                report.complete = False
+                break
+            await self._take(phase, candidate, report)
+        return len(found)
+
+    async def _find(self, phase: Phase[E], batch: int, report: Report) -> list[str]:
+        """Hand out the oldest free candidates: from now on they sleep, whatever becomes of this process."""
+        free: list[str] = []
+        size, looked = PAGE_FIRST * (batch + 1), 0
+        async with self._session.transaction() as tx:
+            while looked < LOOKED_A_CYCLE and len(free) <= batch:
+                rows, told = await self._page(tx, phase, size=min(size, PAGE_LARGEST), most=batch + 1 - len(free))
+                free += rows
+                looked += told["looked"]
+                report.waiting += told["waiting"]
+                report.oldest_s = max(report.oldest_s, told["oldest_s"] or 0.0)
+                if told["looked"] < min(size, PAGE_LARGEST):
+                    self._cursors.pop(phase.find, None)  # the end: the next cycle begins with the oldest again
+                    break
+                self._cursors[phase.find] = (told["last_at"], told["last_id"])
+                size *= PAGE_FIRST
+            if len(free) > batch:
+                self._cursors.pop(phase.find, None)
+            handed_out = free[:batch]
+            if handed_out and not self._subject.observes:
+                await tx.run(self._subject.shared, "hand_out", self._subject.params(
+                    ids=handed_out, base_s=self._subject.limits.interval_s, cap_s=self._subject.limits.asleep_cap_s
+                ))  # fmt: skip
+        report.looked_at += looked
+        report.has_more = report.has_more or len(free) > batch
+        return handed_out
+
+    async def _page(self, tx: Transaction, phase: Phase[E], *, size: int, most: int) -> tuple[list[str], Row]:
+        """One page of rows from where the last one ended: the free candidates among them, and what was looked at."""
+        after_at, after_id = self._cursors.get(phase.find, START)
+        asked = self._subject.params(after_at=after_at, after_id=after_id, page=size, most=most)
+        rows = await self._read(tx, phase.find, asked)
+        told = next(row for row in rows if row["id"] is None)
+        return [row["id"] for row in rows if row["id"] is not None], told
+
+    async def _take(self, phase: Phase[E], candidate: str, report: Report) -> None:
+        """Judge one candidate in a transaction of its own. Its failure is noted in another, and ends nothing."""
+        try:
+            async with self._session.transaction() as tx:
+                verdict = await self._judge(tx, phase, candidate)
+        except Exception as error:
+            if not is_the_rows(error):
+                raise
+            report.errors.append(error)
+            await self._note_failure(candidate, error)
+            return
+        if verdict is None:
+            report.locked += 1
+            return
+        report.examined += 1
+        report.decisions[verdict.decision] += 1
+        report.staged += verdict.decision is Decision.REDISPATCH
+
+    async def _judge(self, tx: Transaction, phase: Phase[E], candidate: str) -> Verdict | None:
+        """Lock, read, decide, change, write down; None when the row is locked elsewhere or gone."""
+        asked = self._subject.params(id=candidate)
+        rows = await self._read(tx, phase.recheck, asked)
+        if self._subject.observes:
+            return self._observed(phase, candidate, rows)
+        if not rows:
+            await self._note(tx, candidate, decision="locked", reason="it is locked elsewhere, or gone")
+            return None
+        if phase.repairs:
+            for repair in phase.repairs:
+                await tx.run(self._subject.queries, repair, asked | rows[0])
+            rows = await tx.run(self._subject.queries, phase.recheck, asked)
+        evidence = phase.evidence(rows[0], run_of(rows[0], self._looks))
+        verdict = await self._act(tx, candidate, evidence, phase.decide(evidence, self._subject.limits))
+        await self._write_down(tx, candidate, evidence, verdict)
+        return verdict
+
+    async def _read(self, tx: Transaction, name: str, asked: Mapping[str, Any]) -> list[Row]:
+        queries = self._subject.queries
+        return await tx.run(unlocked(queries, name) if self._subject.observes else queries, name, asked)
+
+    def _observed(self, phase: Phase[E], candidate: str, rows: list[Row]) -> Verdict | None:
+        """What would be done, and why; nothing is."""
+        if not rows:
+            return None
+        evidence = phase.evidence(rows[0], run_of(rows[0], self._looks))
+        verdict = phase.decide(evidence, self._subject.limits)
+        logger.info("would decide %s for %s: %s", verdict.decision, printable(candidate), printable(verdict.reason))
+        return verdict
+
+    async def _act(self, tx: Transaction, candidate: str, evidence: Evidence, verdict: Verdict) -> Verdict:
+        """Change what the verdict says; the envelope first, because its answer may be that a worker came back."""
+        run = evidence.run
+        match verdict.decision:
+            case Decision.REDISPATCH if verdict.stage is not None:
+                refusal = await self._redispatch(tx, verdict)
+            case Decision.OUTCOME_UNKNOWN | Decision.GIVE_UP if run is not None and run.status == "running":
+                refusal = await self._end(tx, run, verdict)
+            case _:
+                refusal = None
+        if refusal is not None:
+            return refusal
+        for change in verdict.changes:
+            asked = self._subject.params(id=candidate, reason=verdict.reason[:2000]) | dict(change.params)
+            await tx.run(self._subject.queries, change.name, asked)
+        return verdict
+
+    async def _redispatch(self, tx: Transaction, verdict: Verdict) -> Verdict | None:
+        assert verdict.stage is not None
+        payload = verdict.stage.payload
+        answer = await tx.run(self._subject.shared, "redispatch_key", self._subject.params(
+            aggregate_id=verdict.stage.aggregate_id,
+            delivery_key=f"{self._subject.domain}:{verdict.stage.aggregate_id}",
+            payload=None if payload is None else Jsonb(dict(payload)),
+        ))  # fmt: skip
+        outcome = answer[0]["outcome"]
+        return None if outcome in ("staged", "queued") else still_running(f"its envelope is {outcome}")
+
+    async def _end(self, tx: Transaction, run: Run, verdict: Verdict) -> Verdict | None:
+        becomes = "unknown" if verdict.decision is Decision.OUTCOME_UNKNOWN else "dead"
+        asked = {"dispatch_id": run.id, "token": run.token, "becomes": becomes, "reason": verdict.reason}
+        outcome = (await tx.run(self._subject.shared, "end_lost", asked))[0]["outcome"]
+        return None if outcome == "ended" else still_running(f"its envelope is {outcome}")
+
+    async def _write_down(self, tx: Transaction, candidate: str, evidence: Evidence, verdict: Verdict) -> None:
+        if verdict.forget:
+            await tx.run(self._subject.shared, "forget", self._subject.params(id=candidate))
+            return
+        wait_s = next_look_s(
+            verdict, checks=evidence.checks, recoveries=evidence.recoveries, limits=self._subject.limits
+        )
+        await self._note(
+            tx,
+            candidate,
+            decision=verdict.decision.value,
+            reason=verdict.reason,
+            evidence=shown(evidence),
+            wait_s=wait_s,
+            charged=int(verdict.charged and verdict.decision is Decision.REDISPATCH),
+            dispatch_id=evidence.run.id if evidence.run else None,
+            before=evidence.status,
+            after=verdict.after or None,
+        )
+
+    async def _note(self, tx: Transaction, candidate: str, **noted: Any) -> None:
+        blank = dict.fromkeys(("evidence", "wait_s", "dispatch_id", "before", "after")) | {"charged": 0}
+        await tx.run(self._subject.shared, "note", self._subject.params(id=candidate) | blank | noted)
+
+    async def _note_failure(self, candidate: str, error: Exception) -> None:
+        async with self._session.transaction() as tx:
+            await self._note(tx, candidate, decision="error", reason=told(error))
+
+
+def run_of(row: Row, looks: Looks) -> Run | None:
+    """The live envelope in a re-read's columns (`run_id`, `run_status`, …), None where there is none."""
+    if row.get("run_id") is None:
+        return None
+    is_lost = row["run_status"] == "running" and not row["run_alive"]
+    return Run(
+        id=row["run_id"],
+        status=row["run_status"],
+        token=row["run_token"],
+        expires_at=row["run_expires_at"],
+        alive=row["run_alive"],
+        effect=row["run_effect"],
+        on_lost=row["run_on_lost"],
+        last_error=row["run_error"],
+        confirmed=is_lost and looks.twice(row["run_id"], (row["run_token"], row["run_expires_at"])),
+    )
+
+
+def unlocked(queries: Queries, name: str) -> dict[str, bytes]:
+    """The statement of that name without its locks, for a reader that has no right to lock."""
+    return {name: LOCKS.sub(b"", queries[name])}
+
+
+def shown(evidence: Any) -> Jsonb:
+    """Evidence as the ledger and the audit keep it: its named values, the run's token left out (it is a right)."""
+    fields: dict[str, Any] = asdict(evidence)
+    if fields["run"] is not None:
+        fields["run"] = {name: value for name, value in fields["run"].items() if name != "token"}
+    return Jsonb(orjson.loads(orjson.dumps(fields, default=str)))
