@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from ..config.values import Settings
+from ..config.values import Domain, Settings
 from ..shared.db.connect import Connection
 from ..shared.db.queries import load_queries
 from ..shared.points import NO_POINTS, Points
@@ -54,14 +54,19 @@ def subject(settings: Settings, name: str, *, package: str) -> Subject:
     return Subject(
         domain=name,
         actor=domain.actor or name,
-        limits=Limits(
-            stale_after_s=domain.stale_after,
-            max_recoveries=domain.max_recoveries,
-            interval_s=domain.interval,
-            takeover_grace_s=domain.takeover_grace,
-        ),
+        limits=limits_of(domain),
         batch_size=domain.batch_size,
         queries=load_queries(package, "queries.sql", schema=settings.database.schema, productflow=domain.schema),
         shared=load_shared(settings),
         observes=domain.mode == "observe",
+    )
+
+
+def limits_of(domain: Domain) -> Limits:
+    """What one section allows."""
+    return Limits(
+        stale_after_s=domain.stale_after,
+        max_recoveries=domain.max_recoveries,
+        interval_s=domain.interval,
+        takeover_grace_s=domain.takeover_grace,
     )

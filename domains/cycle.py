@@ -254,7 +254,7 @@ class Cycle:
             candidate,
             decision=verdict.decision.value,
             reason=verdict.reason,
-            evidence=shown(evidence),
+            evidence=plain(evidence),
             wait_s=wait_s,
             charged=int(verdict.charged and verdict.decision is Decision.REDISPATCH),
             dispatch_id=evidence.run.id if evidence.run else None,
@@ -294,9 +294,9 @@ def unlocked(queries: Queries, name: str) -> dict[str, bytes]:
     return {name: LOCKS.sub(b"", queries[name])}
 
 
-def shown(evidence: Any) -> Jsonb:
-    """Evidence as the ledger and the audit keep it: its named values, the run's token left out (it is a right)."""
+def plain(evidence: Any) -> Jsonb:
+    """Evidence as the ledger and the audit keep it: its named values, without the run's token (it is a right)."""
     fields: dict[str, Any] = asdict(evidence)
-    if fields["run"] is not None:
+    if fields.get("run") is not None:
         fields["run"] = {name: value for name, value in fields["run"].items() if name != "token"}
     return Jsonb(orjson.loads(orjson.dumps(fields, default=str)))

@@ -11,12 +11,15 @@ from typing import Any
 from pfsup.config import values
 from pfsup.domains.business import subject
 from pfsup.domains.cycle import Cycle, Phase
+from pfsup.domains.envelope import envelope_cycle
+from pfsup.domains.envelope.cycle import EnvelopeCycle
 from pfsup.domains.looks import Looks
 from pfsup.domains.report import Report
 from pfsup.domains.session import Session
 from pfsup.shared.db.pool import open_pool
 from pfsup.shared.drain import Drain
 from pfsup.shared.points import NO_POINTS, Points
+from pfsup.shared.sinks.redis_wire import Wires
 
 from .database import Database
 
@@ -78,3 +81,42 @@ async def domain(
         looks = Looks(settings.domains[name].takeover_grace, monotonic=clock)
         cycle = Cycle(subject(settings, name, package=package), tuple(phases), session, looks)
         yield Domain(cycle=cycle, looks=looks, session=session, clock=clock, drain=Drain())
+
+
+@dataclass(slots=True, kw_only=True)
+class Outbox:
+    """The envelope domain ready to cycle."""
+
+    cycle: EnvelopeCycle
+    looks: Looks
+    session: Session
+    clock: Clock
+    drain: Drain
+
+    async def run(self) -> Report:
+        """One cycle."""
+        return await self.cycle.run_once(self.drain)
+
+
+@asynccontextmanager
+async def envelopes(
+    database: Database,
+    *,
+    redis: values.Redis | None = None,
+    others: Iterable[str] = (),
+    points: Points = NO_POINTS,
+    **section: Any,
+) -> AsyncGenerator[Outbox]:
+    """The envelope domain, as the supervisor's role sees the database; `others` are business domains that exist."""
+    settings = domain_settings(database, "envelope", **section)
+    domains = settings.domains | {name: values.domain_of(name) for name in others}
+    settings = replace(settings, domains=domains, **({"redis": redis} if redis else {}))
+    clock, wires = Clock(), Wires(settings.redis, client_name="test")
+    async with open_pool(settings.database, domains["envelope"].pool, application_name="test:envelope") as pool:
+        session = Session(pool, settings.database, points=points)
+        looks = Looks(domains["envelope"].takeover_grace, monotonic=clock)
+        cycle = envelope_cycle(settings, session=session, looks=looks, wires=wires)
+        try:
+            yield Outbox(cycle=cycle, looks=looks, session=session, clock=clock, drain=Drain())
+        finally:
+            await wires.close()
