@@ -93,6 +93,20 @@ class Rows:
         """An image session, likewise."""
         return self._open("image_tasks", "image_session", envelope, columns)
 
+    def workflow(self, *, envelope: str | None = None, **columns: Any) -> str:
+        """A run of a graph of its own, or of `graph_id`; a running one has no lease unless the columns say so."""
+        return self._open("workflow_runs", "workflow", envelope, {"graph_id": str(uuid4())} | columns)
+
+    def node(self, run: str, **columns: Any) -> str:
+        """A node of a run: a running one has been silent for two hours unless `progress_at` says otherwise."""
+        if columns.get("status", "queued") == "running":
+            columns = {"started_at": "ago 3 hours", "progress_at": "ago 2 hours", "attempt_id": "a1"} | columns
+        return self.insert("workflow_node_runs", **({"run_id": run, "node": str(uuid4())} | columns))
+
+    def effect(self, domain: str, owner: str, **columns: Any) -> str:
+        """A line of the journal of outside calls: `pending`, of attempt a1, unless the columns say otherwise."""
+        return self.insert("provider_effects", **({"domain": domain, "owner_id": owner, "attempt_id": "a1"} | columns))
+
     def _open(self, table: str, domain: str, envelope: str | None, columns: dict[str, Any]) -> str:
         if columns.get("status", "queued") == "running":
             columns = {"started_at": "ago 3 hours", "progress_at": "ago 2 hours"} | columns
