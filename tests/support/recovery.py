@@ -68,11 +68,19 @@ class Domain:
 
 @asynccontextmanager
 async def domain(
-    database: Database, kind: str, *, name: str = "", points: Points = NO_POINTS, **section: Any
+    database: Database,
+    kind: str,
+    *,
+    name: str = "",
+    points: Points = NO_POINTS,
+    as_reader: bool = False,
+    **section: Any,
 ) -> AsyncGenerator[Domain]:
-    """The built-in domain of this kind, as the supervisor's role sees the database."""
+    """The built-in domain of this kind, as the supervisor's role (or a reader's) sees the database."""
     name = name or kind
     settings = domain_settings(database, name, **({"kind": kind} if name != kind else {}), **section)
+    if as_reader:
+        settings = replace(settings, database=replace(settings.database, url=database.read_url))
     package = f"pfsup.domains.{kind}"
     phases: Iterable[Phase[Any]] = import_module(package).PHASES
     clock = Clock()
