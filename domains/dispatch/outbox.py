@@ -68,6 +68,7 @@ class Outbox:
         *,
         claimed_by: str,
         lease_s: float,
+        grace_s: float,
         inline: bool,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -79,6 +80,7 @@ class Outbox:
         self._busy: set[Connection] = set()
         self._fixed: dict[str, Any] = {"claimed_by": claimed_by, "lease_s": lease_s, "inline": inline}
         self._lease_s = lease_s
+        self._grace_s = grace_s  # recovery looks at a sent row after this
         self._monotonic = monotonic
 
     async def claim(self, limits: Limits, *, token: UUID | None = None) -> Batch:
@@ -114,7 +116,12 @@ class Outbox:
         """Mark rows as sent; returns what could not be marked: id → `skipped` or `lost`."""
         rows = await self._fetch(
             "mark",
-            {"tokens": [m.token for m in marks], "ids": [m.id for m in marks], "refs": [m.ref for m in marks]},
+            {
+                "tokens": [m.token for m in marks],
+                "ids": [m.id for m in marks],
+                "refs": [m.ref for m in marks],
+                "grace_s": self._grace_s,
+            },
         )
         return dict(rows)
 

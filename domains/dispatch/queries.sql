@@ -6,7 +6,8 @@ SELECT * FROM @schema@.claim_due(
 
 -- name: mark
 -- Writes what was sent; returns what could not be marked.
-SELECT id, outcome FROM @schema@.mark_sent(%(tokens)s, %(ids)s, %(refs)s);
+SELECT id, outcome FROM @schema@.mark_sent(
+    %(tokens)s, %(ids)s, %(refs)s, make_interval(secs => %(grace_s)s));
 
 -- name: release
 -- Gives claims back, uncharged; ids null: all of the token.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
-from ...config.values import Settings
+from ...config.values import Domain, Settings
 from ...shared.db.connect import aconnect, fetch
 from ...shared.db.pool import open_pool
 from ...shared.db.queries import load_queries
@@ -50,6 +50,7 @@ class Dispatch:
                 settings.database,
                 claimed_by=me.claimed_by,
                 lease_s=settings.dispatch.claim_lease,
+                grace_s=settings.domains.get("envelope", Domain()).sent_grace,
                 inline=settings.redis.payload == "inline",
             )
             await Shift(settings, link, pool=pool, outbox=outbox, sink=sink, points=self._points).work()

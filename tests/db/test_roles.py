@@ -12,7 +12,7 @@ from support.runs import Owner, Session
 from support.staging import App
 
 READERS = ("read", "operate")
-VIEWS = {"dispatches", "backlog", "audit"}
+VIEWS = {"dispatches", "backlog", "audit", "recovery"}
 # What each role may execute. A function that is missing here is nobody's but the owner's.
 FUNCTIONS = {
     "stage": {"stage", "stage_many", "cancel"},

@@ -52,7 +52,6 @@ GRANT EXECUTE ON FUNCTION @schema@.redispatch(bigint, jsonb) TO @schema@_run;
 GRANT EXECUTE ON FUNCTION
     @schema@.claim_due(uuid, text, interval, integer, text[], jsonb, boolean, boolean, text[]),
     @schema@.next_due(text[], timestamptz),
-    @schema@.mark_sent(uuid[], bigint[], text[]),
     @schema@.release_claims(uuid, bigint[]),
     @schema@.fail_send(uuid, bigint[], text[], integer, interval, interval),
     @schema@.take_back(uuid, integer),

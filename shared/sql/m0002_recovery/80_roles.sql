@@ -1,5 +1,6 @@
 -- Recovery is the supervisor's: role _run. What it thinks may be read.
 GRANT EXECUTE ON FUNCTION
+    @schema@.mark_sent(uuid[], bigint[], text[], interval),
     @schema@.hand_out(text, text[], interval, interval),
     @schema@.note_recovery(text, text, text, text, jsonb, interval, integer, bigint, text, text),
     @schema@.forget_recovery(text, text),
