@@ -15,12 +15,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import orjson
+from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
 from ..shared.db.queries import Queries
 from ..shared.drain import Drain
 from ..shared.text import printable
-from .decisions import Decision, Limits, Run, Verdict, next_look_s, still_running
+from .decisions import Change, Decision, Limits, Run, Verdict, moved_on, next_look_s, still_running
 from .looks import Looks
 from .report import Report
 from .session import Row, Session, Transaction, is_the_rows, told
@@ -32,6 +33,10 @@ START = ("-infinity", "")
 LOCKS = re.compile(rb"\bFOR (NO KEY )?UPDATE( OF \w+)? SKIP LOCKED\b")
 
 logger = logging.getLogger("pfsup.recovery")
+
+
+class Overtaken(Exception):
+    """A change came too late (see Change.raced)."""
 
 
 class Evidence(Protocol):
@@ -164,11 +169,14 @@ class Cycle:
         try:
             async with self._session.transaction() as tx:
                 verdict = await self._judge(tx, phase, candidate)
+        except Overtaken as late:
+            verdict = moved_on(str(late), finished=False)
+            await self._note_apart(candidate, decision=verdict.decision.value, reason=verdict.reason)
         except Exception as error:
             if not is_the_rows(error):
                 raise
             report.errors.append(error)
-            await self._note_failure(candidate, error)
+            await self._note_apart(candidate, decision="error", reason=told(error))
             return
         if verdict is None:
             report.locked += 1
@@ -222,8 +230,19 @@ class Cycle:
             return refusal
         for change in verdict.changes:
             asked = self._subject.params(id=candidate, reason=verdict.reason[:2000]) | dict(change.params)
-            await tx.run(self._subject.queries, change.name, asked)
+            await self._change(tx, change, asked)
         return verdict
+
+    async def _change(self, tx: Transaction, change: Change, asked: Mapping[str, Any]) -> None:
+        """Run one change. Raises Overtaken, which undoes all of the candidate, where it came too late."""
+        try:
+            answer = await tx.run(self._subject.queries, change.name, asked)
+        except UniqueViolation as error:
+            if change.raced:
+                raise Overtaken(change.raced) from error
+            raise
+        if change.raced and not answer[0]["changed"]:
+            raise Overtaken(change.raced)
 
     async def _redispatch(self, tx: Transaction, verdict: Verdict) -> Verdict | None:
         assert verdict.stage is not None
@@ -266,9 +285,9 @@ class Cycle:
         blank = dict.fromkeys(("evidence", "wait_s", "dispatch_id", "before", "after")) | {"charged": 0}
         await tx.run(self._subject.shared, "note", self._subject.params(id=candidate) | blank | noted)
 
-    async def _note_failure(self, candidate: str, error: Exception) -> None:
+    async def _note_apart(self, candidate: str, *, decision: str, reason: str) -> None:
         async with self._session.transaction() as tx:
-            await self._note(tx, candidate, decision="error", reason=told(error))
+            await self._note(tx, candidate, decision=decision, reason=reason)
 
 
 def run_of(row: Row, looks: Looks) -> Run | None:

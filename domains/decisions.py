@@ -45,10 +45,15 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One named statement of the domain that changes rows, and its parameters beside those every statement gets."""
+    """One named statement of the domain that changes rows, and its parameters beside those every statement gets.
+
+    `raced`: what it means that the statement changes no row, or that a unique index refuses it: somebody whom no lock
+    of ours holds was faster. Then nothing of the verdict is done, and the candidate has moved on. "": not looked at.
+    """
 
     name: str
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    raced: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -201,7 +201,7 @@ def decide_turn(seen: Waiting, limits: Limits) -> Verdict:
                 decision=Decision.REDISPATCH,
                 reason=f"its turn has come; {found.why}",
                 after="running",
-                changes=(Change(name="promote"),),
+                changes=(Change(name="promote", raced="another run of its graph began this moment"),),
                 stage=Staging(aggregate_id=seen.id, payload={"run_id": seen.id}),
             )
         case Lost() | Ended():
