@@ -107,6 +107,29 @@ class Rows:
         """A line of the journal of outside calls: `pending`, of attempt a1, unless the columns say otherwise."""
         return self.insert("provider_effects", **({"domain": domain, "owner_id": owner, "attempt_id": "a1"} | columns))
 
+    def turn(self, *, envelope: str | None = None, **columns: Any) -> str:
+        """A turn of an agent: queued and nobody's; with an `owner` its lease ended unless the columns say otherwise."""
+        owned = {"lease_expires_at": "ago 1 minute", "fencing_token": 5} if columns.get("owner") else {}
+        given = {"conversation_id": "c1", "created_at": "ago 3 hours"} | owned | columns
+        made = self.insert("agent_turns", **given)
+        self.stand_for(f"agent:{made}", envelope)
+        return made
+
+    def event(self, turn: str, kind: str, **body: Any) -> int:
+        """The next event in a turn's journal; its number."""
+        return self.one(
+            "INSERT INTO productflow.agent_turn_events (turn_id, seq, kind, body)"
+            " SELECT %s, coalesce(max(seq), 0) + 1, %s, %s FROM productflow.agent_turn_events WHERE turn_id = %s"
+            " RETURNING seq",
+            *(turn, kind, Jsonb(body), turn),
+        ).seq
+
+    def agent_task(self, *, conversation: str = "c1", talks: bool = True, **columns: Any) -> str:
+        """A task, queued, in a conversation that exists unless `talks` is False."""
+        if talks:
+            self.all("INSERT INTO productflow.agent_conversations (id) VALUES (%s) ON CONFLICT DO NOTHING", conversation)
+        return self.insert("agent_tasks", **({"conversation_id": conversation, "created_at": "ago 3 hours"} | columns))
+
     def _open(self, table: str, domain: str, envelope: str | None, columns: dict[str, Any]) -> str:
         if columns.get("status", "queued") == "running":
             columns = {"started_at": "ago 3 hours", "progress_at": "ago 2 hours"} | columns
