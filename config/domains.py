@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .values import KINDS, Domain, Settings
+from .values import ENVELOPE, KINDS, Domain, Settings
 
-ENVELOPE = "envelope"  # looks after the outbox itself; every other kind is a business domain
 LATER = ("table",)  # known by name, not available in this version
 
 

@@ -115,7 +115,7 @@ def _filled(default: Any, model: BaseModel) -> Any:
 def _value(key: fields.Key, default: Any, value: Any) -> Any:
     if key.named is not None:
         entries = cast("Mapping[str, BaseModel]", value)
-        return {name: _filled(_entry(key.named, name, entry), entry) for name, entry in entries.items()}
+        return {**default, **{name: _filled(_entry(key.named, name, entry), entry) for name, entry in entries.items()}}
     return _filled(default, value) if key.table is not None else value
 
 

@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .domains import ENVELOPE, LATER, kind_of, owners
+from .domains import LATER, kind_of, owners
 from .durations import text
 from .fields import dotted
 from .secrets import scheme_of
-from .values import KINDS, NAME_PATTERN, NAME_WANTED, Actor, Pool, Settings
+from .values import ENVELOPE, KINDS, NAME_PATTERN, NAME_WANTED, Actor, Pool, Settings
 
 Given = Callable[[str], bool]  # whether a person wrote the key's value
 

@@ -159,6 +159,7 @@ class Actor:
     )
 
 
+ENVELOPE = "envelope"  # the domain that looks after the outbox itself: it runs without being named
 # The built-in kinds of domains, each with its own defaults: a worker that makes pictures may be silent for longer.
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "workflow": {"stale_after": 1800.0},
@@ -166,7 +167,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "delivery": {"stale_after": 1800.0},
     "local_edit": {"stale_after": 1200.0},
     "agent": {"stale_after": 1800.0},
-    "envelope": {"interval": 5.0, "batch_size": 1000},
+    ENVELOPE: {"interval": 5.0, "batch_size": 1000},
 }
 
 
@@ -213,6 +214,11 @@ def domain_of(kind: str) -> Domain:
     return Domain(**KINDS.get(kind, {}))
 
 
+def unnamed_domains() -> dict[str, Domain]:
+    """The domains that a configuration holds which names none."""
+    return {ENVELOPE: domain_of(ENVELOPE)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Housekeeping:
     """The process that deletes what is over."""
@@ -250,6 +256,8 @@ class Settings:
     actors: dict[str, Actor] = section(
         dict[str, Actor], "One table an actor; an actor without one has these values.", example="send_email"
     )
-    domains: dict[str, Domain] = section(dict[str, Domain], "One table a recovery process.", example="invoices")
+    domains: dict[str, Domain] = section(
+        unnamed_domains, "One table a recovery process; envelope runs without one.", example="invoices"
+    )
     housekeeping: Housekeeping = section(Housekeeping, "Deletes what is over.")
     log: Log = section(Log, "What is said, and where.")

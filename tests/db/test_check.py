@@ -150,12 +150,12 @@ def test_check_tells_pools_that_do_not_fit_the_database(database: Database) -> N
         conn.execute(sql.SQL("ALTER DATABASE {} CONNECTION LIMIT 5").format(sql.Identifier(database.name)))
     (found,) = of_database(database)
     assert (found.state, found.subject) == ("failed", "connections")
-    assert "the pools may take 6, the database's limit is 5" in found.text
+    assert "the pools may take 8, the database's limit is 5" in found.text
 
 
 def test_check_warns_when_others_leave_too_little_room(database: Database) -> None:
     with database.superuser() as conn, psycopg.connect(database.app_url):
-        conn.execute(sql.SQL("ALTER DATABASE {} CONNECTION LIMIT 6").format(sql.Identifier(database.name)))
+        conn.execute(sql.SQL("ALTER DATABASE {} CONNECTION LIMIT 8").format(sql.Identifier(database.name)))
         (found,) = of_database(database)
     assert (found.state, found.subject) == ("warning", "connections")
 
@@ -181,7 +181,7 @@ def test_check_in_poll_mode_needs_no_notification_and_no_connection_for_it(datab
     dispatch = values.Dispatch(wake="poll")
     found = list(look_database.look(database.settings(dispatch=dispatch)))
     assert [f.subject for f in found] == ["database", "schema", "role", "connections"]
-    assert "the pools may take 5," in found[-1].text
+    assert "the pools may take 7," in found[-1].text
 
 
 def test_connections_are_counted_for_what_runs_only() -> None:

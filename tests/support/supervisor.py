@@ -24,9 +24,10 @@ SUPPORT = Path(__file__).parent
 class Supervisor:
     """`with Supervisor(domains={"a": "children:Calm"}) as pfsup:` starts one and waits until it answers.
 
-    `domains` maps names to classes in tests/support/children.py; `config` is more TOML; `main=True` also runs dispatch
-    and housekeeping as configured; `start=False` leaves the start to the test. Files that test children read and write
-    are in `gates`. At the end it is stopped; no process of it may be left, and nothing strange may be open in it.
+    `domains` maps names to classes in tests/support/children.py; `config` is more TOML; `main=True` also runs dispatch,
+    housekeeping and envelope as configured; `start=False` leaves the start to the test. Files that test children read
+    and write are in `gates`. At the end it is stopped; no process of it may be left, and nothing strange may be open in
+    it.
     """
 
     def __init__(
@@ -264,7 +265,8 @@ def _toml(
     for name, kind in domains.items():
         lines += [f"[domains.{name}]", f'kind = "{kind}"']
     if not main:
-        lines += ["[dispatch]", "enabled = false", "[housekeeping]", "enabled = false"]
+        for section in ("dispatch", "housekeeping", "domains.envelope"):
+            lines += [f"[{section}]", "enabled = false"]
     if "[database]" not in config:
         lines += ["[database]", 'url = "postgresql://nobody@127.0.0.1:1/none"']
     return "\n".join([*lines, config, ""])

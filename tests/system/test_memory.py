@@ -25,9 +25,9 @@ def pss_mib(pid: int) -> float:
 
 @pytest.mark.skipif("COVERAGE_RUN" in os.environ, reason="a traced process keeps what it counted: 155 MiB")
 def test_parent_and_eight_children_stay_within_their_memory_after_work(database: Database) -> None:
-    """dispatch and housekeeping with their pools and loops, and six domains."""
+    """dispatch, housekeeping and envelope with their pools and loops, and five domains."""
     config = f'[database]\nurl = "{database.run_url}"\n[redis]\nurl = "{database.redis_url}"\n'
-    domains = {f"d{n}": "children:Calm" for n in range(6)}
+    domains = {f"d{n}": "children:Calm" for n in range(5)}
     with Supervisor(main=True, config=config, domains=domains) as supervisor:
         supervisor.wait_ready()
         stage(database, count=2000)

@@ -111,6 +111,9 @@ def test_every_built_in_kind_is_accepted_by_its_name_alone(read: Read) -> None:
     settings = read("\n".join(f"[domains.{kind}]" for kind in values.KINDS)).settings
     assert [kind_of(name, domain) for name, domain in settings.domains.items()] == list(settings.domains)
     assert set(settings.domains) == set(values.KINDS)
+    assert {f"pfsup.domains.{kind}" for kind in values.KINDS} == {
+        child.target.partition(":")[0] for child in start.children(settings) if child.group == "recovery"
+    }
 
 
 def test_table_is_told_as_not_available(read: Read) -> None:
@@ -136,6 +139,19 @@ def test_section_called_envelope_is_of_no_other_kind(read: Read) -> None:
 
 def test_silence_means_nothing_to_the_envelope_domain(read: Read) -> None:
     assert read('[domains.envelope]\nstale_after = "1s"').settings.domains["envelope"].stale_after == 1.0
+
+
+def test_envelope_is_there_without_being_named(read: Read) -> None:
+    named = read("[domains.delivery]").settings
+    assert named.domains == {"envelope": values.Domain(interval=5.0, batch_size=1000), "delivery": values.Domain()}
+    assert values.Settings().domains == {"envelope": named.domains["envelope"]}
+
+
+def test_key_of_the_unnamed_envelope_is_set_from_the_environment_alone(read: Read) -> None:
+    loaded = read("", PFSUP_DOMAINS__ENVELOPE__SENT_GRACE="90s")
+    assert loaded.settings.domains == {"envelope": values.Domain(interval=5.0, batch_size=1000, sent_grace=90.0)}
+    assert loaded.origins["domains.envelope.sent_grace"] == "PFSUP_DOMAINS__ENVELOPE__SENT_GRACE"
+    assert loaded.origins["domains.envelope.interval"] == "default"
 
 
 # Owners
@@ -199,10 +215,22 @@ def test_target_of_an_unknown_kind_is_a_config_error(name: str, kind: str) -> No
 
 
 def test_children_are_the_enabled_domains_beside_dispatch_and_housekeeping(read: Read) -> None:
-    text = "[domains.agent]\nenabled = false\n[domains.delivery]\n[domains.envelope]\nenabled = false"
-    children = start.children(read(text).settings)
+    children = start.children(read("[domains.agent]\nenabled = false\n[domains.delivery]").settings)
     assert [(child.name, child.group) for child in children] == [
         ("dispatch", "main"),
+        ("envelope", "recovery"),
         ("delivery", "recovery"),
         ("housekeeping", "main"),
     ]
+
+
+def test_envelope_runs_unless_it_is_turned_off(read: Read) -> None:
+    names = [child.name for child in start.children(read("").settings)]
+    assert names == ["dispatch", "envelope", "housekeeping"]
+    off = start.children(read("[domains.envelope]\nenabled = false").settings)
+    assert [child.name for child in off] == ["dispatch", "housekeeping"]
+
+
+def test_only_chooses_the_unnamed_envelope_too(read: Read) -> None:
+    children = start.children(read("").settings)
+    assert [child.name for child in start.chosen(children, ("envelope",))] == ["envelope"]

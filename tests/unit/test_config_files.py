@@ -193,9 +193,10 @@ def test_example_file_with_every_line_taken_in_loads_as_the_defaults_too(tmp_pat
         database=values.Database(url="postgresql://pfsup@localhost:5432/app"),
         queues={"emails": values.Queue()},
         actors={"send_email": values.Actor()},
-        domains={"invoices": values.Domain(kind="shop.recovery:Invoices")},
+        domains={**values.unnamed_domains(), "invoices": values.Domain(kind="shop.recovery:Invoices")},
     )
-    assert "default" not in loaded.origins.values()
+    unset = {key for key, origin in loaded.origins.items() if origin == "default"}
+    assert unset == {f"domains.envelope.{'.'.join(path)}" for path, _, _ in fields.leaves(values.Domain())}
 
 
 def test_table_for_the_readme_names_every_key_once() -> None:
