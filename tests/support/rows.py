@@ -127,7 +127,8 @@ class Rows:
     def agent_task(self, *, conversation: str = "c1", talks: bool = True, **columns: Any) -> str:
         """A task, queued, in a conversation that exists unless `talks` is False."""
         if talks:
-            self.all("INSERT INTO productflow.agent_conversations (id) VALUES (%s) ON CONFLICT DO NOTHING", conversation)
+            query = "INSERT INTO productflow.agent_conversations (id) VALUES (%s) ON CONFLICT DO NOTHING"
+            self.all(query, conversation)
         return self.insert("agent_tasks", **({"conversation_id": conversation, "created_at": "ago 3 hours"} | columns))
 
     def _open(self, table: str, domain: str, envelope: str | None, columns: dict[str, Any]) -> str:
