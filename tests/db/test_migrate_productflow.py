@@ -299,7 +299,8 @@ def test_oldest_open_rows_are_read_in_order_of_their_index(crowded: Connection, 
         ("agent_tasks_queued", "agent_tasks WHERE status = 'queued' ORDER BY created_at, id LIMIT 26"),
         (
             "agent_turns_owned",
-            "agent_turns WHERE owner IS NOT NULL AND lease_expires_at < now() ORDER BY lease_expires_at, id LIMIT 26",
+            "agent_turns WHERE owner IS NOT NULL AND coalesce(lease_expires_at, created_at) < now()"
+            " ORDER BY coalesce(lease_expires_at, created_at), id LIMIT 26",
         ),
         (
             "agent_turns_open",

@@ -11,8 +11,9 @@
 -- When an owner's lease has run out, recovery (agent) raises fencing_token, clears the owner, and either projects the
 -- end that the journal has, or ends the turn `unknown` with one end event: never failed, never succeeded.
 --
--- Locks are taken turn first, then task, events and effects; everywhere. The parent of a task, turn or event may be
--- gone: no foreign keys.
+-- Locks are taken turn first, then task, then events and effects, then the envelope; everywhere. A task without a turn
+-- has none to lock: whoever makes its first turn holds the task, or makes both in one transaction. The parent of a task,
+-- turn or event may be gone: no foreign keys.
 
 CREATE TABLE @productflow@.agent_conversations (
     id         text PRIMARY KEY DEFAULT gen_random_uuid()::text
@@ -65,7 +66,9 @@ CREATE TABLE @productflow@.agent_turns (
     CHECK (finished_at IS NULL OR status IN ('succeeded', 'failed', 'cancelled', 'unknown'))
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 
-CREATE INDEX agent_turns_owned ON @productflow@.agent_turns (lease_expires_at, id) WHERE owner IS NOT NULL;
+-- An owner without a lease is a fault that no comparison with its lease would ever show: it counts as ended at once.
+CREATE INDEX agent_turns_owned ON @productflow@.agent_turns (coalesce(lease_expires_at, created_at), id)
+    WHERE owner IS NOT NULL;
 -- The second half of the predicate keeps out turns that wait for a person: they may be many and old, and would stand at
 -- the head of every cycle. A finder must say it in the same words.
 CREATE INDEX agent_turns_open ON @productflow@.agent_turns (created_at, id)
@@ -86,3 +89,43 @@ CREATE TABLE @productflow@.agent_turn_events (
 
 CREATE UNIQUE INDEX agent_turn_events_one_end ON @productflow@.agent_turn_events (turn_id)
     WHERE kind IN ('turn_succeeded', 'turn_failed', 'turn_cancelled', 'turn_unknown');
+
+-- Outside calls of a turn of which nobody can prove that they never began, or that their result is stored. What the
+-- journal began it must have done, later; only an effect that is `void` never began. An event that names no effect is
+-- one of its own.
+CREATE VIEW @productflow@.agent_effects_unproved AS
+SELECT e.owner_id AS turn_id, e.id AS effect
+FROM @productflow@.provider_effects AS e
+WHERE e.domain = 'agent'
+  AND e.state IN ('pending', 'unknown')
+UNION
+SELECT b.turn_id, coalesce(b.body ->> 'effect', 'event ' || b.seq)
+FROM @productflow@.agent_turn_events AS b
+WHERE b.kind = 'effect_begun'
+  AND NOT EXISTS (
+    SELECT FROM @productflow@.agent_turn_events AS d
+    WHERE d.turn_id = b.turn_id
+      AND d.seq > b.seq
+      AND d.kind = 'effect_done'
+      AND d.body ->> 'effect' = b.body ->> 'effect')
+  AND NOT EXISTS (
+    SELECT FROM @productflow@.provider_effects AS e
+    WHERE e.id = b.body ->> 'effect'
+      AND e.domain = 'agent'
+      AND e.owner_id = b.turn_id
+      AND e.state = 'void');
+
+-- The one predicate of recovery and worker: the turns that a worker may take. Recovery sends an envelope for no other
+-- turn; a worker whose turn is not here settles its envelope and does nothing. A worker takes a turn with
+--   SELECT FROM agent_turns WHERE id = … FOR NO KEY UPDATE, then SELECT FROM agent_turns_needing_worker WHERE id = …
+-- in that order: the second statement sees what was committed before it had the lock.
+CREATE VIEW @productflow@.agent_turns_needing_worker AS
+SELECT t.id, t.conversation_id, t.task_id, t.status, t.phase, t.fencing_token, t.created_at
+FROM @productflow@.agent_turns AS t
+WHERE t.owner IS NULL
+  AND (t.status IN ('queued', 'running', 'cancel_requested') OR (t.status = 'requires_input' AND t.answer IS NOT NULL))
+  AND NOT EXISTS (
+    SELECT FROM @productflow@.agent_turn_events AS e
+    WHERE e.turn_id = t.id
+      AND e.kind IN ('turn_succeeded', 'turn_failed', 'turn_cancelled', 'turn_unknown'))
+  AND NOT EXISTS (SELECT FROM @productflow@.agent_effects_unproved AS u WHERE u.turn_id = t.id);

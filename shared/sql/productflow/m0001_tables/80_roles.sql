@@ -16,7 +16,9 @@ GRANT SELECT ON
     @productflow@.agent_conversations,
     @productflow@.agent_tasks,
     @productflow@.agent_turns,
-    @productflow@.agent_turn_events
+    @productflow@.agent_turn_events,
+    @productflow@.agent_effects_unproved,
+    @productflow@.agent_turns_needing_worker
     TO @schema@_stage, @schema@_work, @schema@_run, @schema@_operate, @schema@_read;
 
 GRANT INSERT, UPDATE ON
