@@ -1,0 +1,67 @@
+"""Plans of named statements: the text as it is loaded, prepared, as the role that runs it, custom and generic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pfsup.shared.db.connect import connect
+from psycopg import sql
+
+from .database import Database
+
+MODES = ("force_custom_plan", "force_generic_plan")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One node of a plan. `table` and `index` are "" where it reads none; `text` is all that the server said of it."""
+
+    kind: str
+    table: str
+    index: str
+    text: Mapping[str, Any]
+
+
+def plan(database: Database, query: bytes, params: Mapping[str, Any], *, mode: str) -> list[Step]:
+    """The plan of a statement of recovery, prepared, under `plan_cache_mode = mode`; nothing is run."""
+    with connect(database.settings().database, application_name="test:plan", url=database.run_url) as conn:
+        conn.execute(sql.SQL("SET plan_cache_mode = {}").format(sql.Literal(mode)))
+        names: list[str] = []
+        conn.execute(b"PREPARE planned AS " + _numbered(query, names))
+        given = sql.SQL(", ").join(sql.Literal(params[name]) for name in names)
+        asked = sql.SQL("EXPLAIN (FORMAT JSON, COSTS ON) EXECUTE planned ({})").format(given)
+        row = conn.execute(asked).fetchone()
+    assert row is not None
+    return list(_steps(row[0][0]["Plan"]))
+
+
+def sequential(steps: list[Step], *tables: str) -> list[str]:
+    """Which of these tables the plan reads from end to end."""
+    return [step.table for step in steps if step.kind == "Seq Scan" and step.table in tables]
+
+
+def indexes(steps: list[Step], table: str) -> set[str]:
+    """The indexes through which the plan reads a table."""
+    return {step.index for step in steps if step.table == table and step.index}
+
+
+def _numbered(query: bytes, names: list[str]) -> bytes:
+    """The statement with $1, $2, … for its named parameters, whose names go to `names`."""
+
+    def place(found: re.Match[bytes]) -> bytes:
+        name = found[1].decode()
+        if name not in names:
+            names.append(name)
+        return b"$%d" % (names.index(name) + 1)
+
+    return re.sub(rb"%\((\w+)\)s", place, query).replace(b"%%", b"%")
+
+
+def _steps(node: Mapping[str, Any]) -> Iterator[Step]:
+    text = {key: value for key, value in node.items() if key != "Plans"}
+    yield Step(node["Node Type"], node.get("Relation Name", ""), node.get("Index Name", ""), text)
+    for below in node.get("Plans", ()):
+        yield from _steps(below)
