@@ -15,17 +15,28 @@ from .cycle import START, Cycle, Phase, Subject, unlocked
 from .decisions import Limits
 from .looks import Looks
 from .loop import Recovery, load_shared
+from .orphans import ORPHANS
 from .session import Session
 
 
 class Business(Recovery):
-    """The role of a built-in business domain: `package` holds its queries.sql, `phases` are its kinds of candidates."""
+    """The role of a built-in business domain: `package` holds its queries.sql, `phases` are its kinds of candidates.
+
+    `table`: whose rows its envelopes stand for; lost runs without an open row there are its last kind of candidates.
+    """
 
     def __init__(
-        self, settings: Settings, name: str, *, package: str, phases: Sequence[Phase[Any]], points: Points = NO_POINTS
+        self,
+        settings: Settings,
+        name: str,
+        *,
+        package: str,
+        phases: Sequence[Phase[Any]],
+        table: str,
+        points: Points = NO_POINTS,
     ) -> None:
-        self._phases = phases
-        self._subject = subject(settings, name, package=package)
+        self._subject = subject(settings, name, package=package, table=table)
+        self._phases = phases_of(self._subject, phases)
         schema = settings.domains[name].schema
         super().__init__(
             settings,
@@ -48,18 +59,25 @@ class Business(Recovery):
             await conn.execute(queries[phase.find], asked)
 
 
-def subject(settings: Settings, name: str, *, package: str) -> Subject:
+def subject(settings: Settings, name: str, *, package: str, table: str) -> Subject:
     """Whose cycle it is, from `[domains.NAME]`."""
     domain = settings.domains[name]
+    schemas = {"schema": settings.database.schema, "productflow": domain.schema}
+    own = load_queries(package, "queries.sql", **schemas)
     return Subject(
         domain=name,
         actor=domain.actor or name,
         limits=limits_of(domain),
         batch_size=domain.batch_size,
-        queries=load_queries(package, "queries.sql", schema=settings.database.schema, productflow=domain.schema),
+        queries=own | load_queries("pfsup.domains", "orphans.sql", table=table, **schemas),
         shared=load_shared(settings),
         observes=domain.mode == "observe",
     )
+
+
+def phases_of(whose: Subject, own: Sequence[Phase[Any]]) -> tuple[Phase[Any], ...]:
+    """The domain's own phases, then its orphans; who only observes has no right to lock an envelope for those."""
+    return tuple(own) if whose.observes else (*own, ORPHANS)
 
 
 def limits_of(domain: Domain) -> Limits:

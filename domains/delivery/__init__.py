@@ -8,6 +8,7 @@ from ..business import Business
 from ..cycle import Phase
 from .decide import Evidence, decide, evidence
 
+TABLE = "delivery_jobs"
 PHASES: tuple[Phase[Evidence], ...] = (Phase(find="find", recheck="recheck", evidence=evidence, decide=decide),)
 
 
@@ -15,4 +16,4 @@ class Delivery(Business):
     """The role of `[domains.delivery]`."""
 
     def __init__(self, settings: Settings, name: str, *, points: Points = NO_POINTS) -> None:
-        super().__init__(settings, name, package="pfsup.domains.delivery", phases=PHASES, points=points)
+        super().__init__(settings, name, package="pfsup.domains.delivery", phases=PHASES, table=TABLE, points=points)

@@ -14,6 +14,7 @@ RUNS: Phase[Evidence] = Phase(find="find_runs", recheck="recheck_run", evidence=
 TURNS: Phase[Waiting] = Phase(
     find="find_waiting", recheck="recheck_waiting", evidence=waiting, decide=decide_turn, takes_rest=True
 )
+TABLE = "workflow_runs"
 PHASES: tuple[Phase[Any], ...] = (RUNS, TURNS)
 
 
@@ -21,4 +22,4 @@ class Workflow(Business):
     """The role of `[domains.workflow]`."""
 
     def __init__(self, settings: Settings, name: str, *, points: Points = NO_POINTS) -> None:
-        super().__init__(settings, name, package="pfsup.domains.workflow", phases=PHASES, points=points)
+        super().__init__(settings, name, package="pfsup.domains.workflow", phases=PHASES, table=TABLE, points=points)

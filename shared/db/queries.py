@@ -32,6 +32,10 @@ class Queries(Mapping[str, bytes]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_name)
 
+    def __or__(self, other: Queries) -> Queries:
+        """The statements of both; the other's where a name stands in both."""
+        return Queries(f"{self._source} and {other._source}", {**self._by_name, **other._by_name})
+
     def __len__(self) -> int:
         return len(self._by_name)
 

@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import Any
 
 from pfsup.config import values
-from pfsup.domains.business import subject
-from pfsup.domains.cycle import Cycle, Phase
+from pfsup.domains.business import phases_of, subject
+from pfsup.domains.cycle import Cycle
 from pfsup.domains.envelope import envelope_cycle
 from pfsup.domains.envelope.cycle import EnvelopeCycle
 from pfsup.domains.looks import Looks
@@ -82,12 +82,13 @@ async def domain(
     if as_reader:
         settings = replace(settings, database=replace(settings.database, url=database.read_url))
     package = f"pfsup.domains.{kind}"
-    phases: Iterable[Phase[Any]] = import_module(package).PHASES
+    module = import_module(package)
     clock = Clock()
     async with open_pool(settings.database, settings.domains[name].pool, application_name=f"test:{name}") as pool:
         session = Session(pool, settings.database, points=points)
         looks = Looks(settings.domains[name].takeover_grace, monotonic=clock)
-        cycle = Cycle(subject(settings, name, package=package), tuple(phases), session, looks)
+        whose = subject(settings, name, package=package, table=module.TABLE)
+        cycle = Cycle(whose, phases_of(whose, module.PHASES), session, looks)
         yield Domain(cycle=cycle, looks=looks, session=session, clock=clock, drain=Drain())
 
 

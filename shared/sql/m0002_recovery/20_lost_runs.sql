@@ -9,15 +9,15 @@ SELECT d.id, d.actor, d.aggregate_id, d.delivery_key, d.status, d.lease_token, d
 FROM @schema@.async_dispatches AS d
 WHERE d.delivery_key IS NOT NULL AND d.status IN ('pending', 'held', 'sent', 'running', 'dead', 'unknown');
 
--- Runs by the time at which somebody is to look at them: for envelopes whose business row is over.
-CREATE VIEW @schema@.runs AS
-SELECT d.id, d.actor, d.aggregate_id, d.delivery_key, d.check_at, d.lease_token, d.lease_expires_at, d.deadline_at,
-       least(d.lease_expires_at, d.deadline_at) AS alive_until, d.effect, d.started_at, d.worker
+-- What is sent or running, by the time at which somebody is to look at it: for runs whose business row is over.
+CREATE VIEW @schema@.outstanding AS
+SELECT d.id, d.status, d.actor, d.aggregate_id, d.check_at, d.lease_token, d.lease_expires_at,
+       least(d.lease_expires_at, d.deadline_at) AS alive_until
 FROM @schema@.async_dispatches AS d
-WHERE d.status = 'running';
+WHERE d.status IN ('sent', 'running');
 
--- End a lost run as `becomes` (dead | unknown). Guarded by the run's token, and by a lease that has ended: a worker that
--- beat meanwhile keeps its row.
+-- End a lost run as `becomes`: dead or unknown; consumed or cancelled where its business row ended so, which frees its
+-- key. Guarded by the run's token, and by a lease that has ended: a worker that beat meanwhile keeps its row.
 --   ended   it is `becomes` now; an effect that was begun is unknown
 --   alive   its worker holds it under a live lease; nothing was changed
 --   moved   it is another run, or none: settled, taken back, ended by a person; nothing was changed
@@ -28,11 +28,11 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, @schema@, pg_tem
 DECLARE
     r record;
 BEGIN
-    IF end_lost.becomes IS NULL OR end_lost.becomes NOT IN ('dead', 'unknown') THEN
+    IF end_lost.becomes IS NULL OR end_lost.becomes NOT IN ('dead', 'unknown', 'consumed', 'cancelled') THEN
         PERFORM @schema@.refuse('PF400', format('cannot end the run of dispatch %s as %s', end_lost.id,
-                                                @schema@.shown(end_lost.becomes)), 'wanted: dead or unknown');
+                                                @schema@.shown(end_lost.becomes)), 'wanted: dead, unknown, consumed or cancelled');
     END IF;
-    SELECT d.status, d.lease_token, least(d.lease_expires_at, d.deadline_at) AS alive_until INTO r
+    SELECT d.status, d.lease_token, d.delivery_key, least(d.lease_expires_at, d.deadline_at) AS alive_until INTO r
     FROM @schema@.async_dispatches d
     WHERE d.id = end_lost.id
     FOR NO KEY UPDATE SKIP LOCKED;
@@ -53,8 +53,13 @@ BEGIN
     WHERE e.dispatch_id = end_lost.id AND e.state = 'begun';
     UPDATE @schema@.async_dispatches d
     SET status = end_lost.becomes, finished_at = clock_timestamp(), lease_expires_at = NULL, check_at = NULL,
+        effect = CASE WHEN end_lost.becomes = 'consumed' AND d.effect = 'begun' THEN @schema@.overall_effect(d.id)
+                      ELSE d.effect END,
         last_error = @schema@.one_line(end_lost.reason, 2000)
     WHERE d.id = end_lost.id;
+    IF end_lost.becomes IN ('consumed', 'cancelled') AND r.delivery_key IS NOT NULL THEN
+        PERFORM @schema@.stage_wishes(r.delivery_key);
+    END IF;
 END $$;
 
 -- redispatch for a business row that is known by its key: its live envelope as redispatch() says (never charged there,

@@ -11,5 +11,5 @@ GRANT EXECUTE ON FUNCTION
     @schema@.recheck_envelope(bigint),
     @schema@.look_again(bigint[], double precision[])
     TO @schema@_run;
-GRANT SELECT ON @schema@.live_envelopes, @schema@.runs, @schema@.recovery TO @schema@_run;
+GRANT SELECT ON @schema@.live_envelopes, @schema@.outstanding, @schema@.recovery TO @schema@_run;
 GRANT SELECT ON @schema@.recovery TO @schema@_read, @schema@_operate;

@@ -1,0 +1,62 @@
+"""Lost runs whose business row is over or gone: the last kind of candidate of every business domain.
+
+A worker that stored its result without settling in the same transaction, or whose row was cancelled or deleted while it
+ran, leaves an envelope that runs for ever. The row needs nothing any more; the envelope gets the row's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .cycle import Phase
+from .decisions import Change, Decision, Limits, Lost, Run, Verdict, look_after, moved_on
+
+_ENDS = {"succeeded": "consumed", "failed": "consumed", "cancelled": "cancelled", "unknown": "unknown"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One lost run. `row_status`: of its business row, None when there is none; `status` is the envelope's."""
+
+    row_status: str | None
+    checks: int
+    recoveries: int
+    run: Run | None
+
+    @property
+    def status(self) -> str:
+        """Before the decision: the envelope's status."""
+        return self.run.status if self.run else "gone"
+
+
+def evidence(row: Mapping[str, Any], run: Run | None) -> Evidence:
+    """The re-read row as evidence."""
+    return Evidence(row_status=row["status"], checks=row["checks"], recoveries=row["recoveries"], run=run)
+
+
+def decide(seen: Evidence, limits: Limits) -> Verdict:
+    """The row's end becomes the envelope's; an effect that nobody can prove is unknown whatever the row says."""
+    if seen.run is None or seen.run.status != "running":
+        return moved_on("its run has ended", finished=True)
+    if seen.row_status is not None and seen.row_status not in _ENDS:
+        return moved_on(f"its row is {seen.row_status}: it is judged with the row", finished=False)
+    found = look_after(seen.run, queued=False, silent=True, limits=limits)
+    if not isinstance(found, Lost):
+        return found if isinstance(found, Verdict) else moved_on(found.why, finished=True)
+    if seen.run.uncertain:
+        return _end(seen.run, Decision.OUTCOME_UNKNOWN, "unknown", f"{found.why}, after an outside effect began")
+    becomes = _ENDS[seen.row_status] if seen.row_status else "cancelled"
+    return _end(seen.run, Decision.MOVED_ON, becomes, f"{found.why}; its row is {seen.row_status or 'gone'}")
+
+
+def _end(run: Run, decision: Decision, becomes: str, why: str) -> Verdict:
+    if decision is Decision.OUTCOME_UNKNOWN:
+        return Verdict(decision=decision, reason=why, after=becomes)
+    asked = {"dispatch_id": run.id, "token": run.token, "becomes": becomes}
+    change = Change(name="end_run", params=asked, raced="its worker came back, or somebody ended it")
+    return Verdict(decision=decision, reason=why, after=becomes, changes=(change,))
+
+
+ORPHANS: Phase[Evidence] = Phase(find="find_orphans", recheck="recheck_orphan", evidence=evidence, decide=decide)
