@@ -103,6 +103,12 @@ class Rows:
             columns = {"started_at": "ago 3 hours", "progress_at": "ago 2 hours", "attempt_id": "a1"} | columns
         return self.insert("workflow_node_runs", **({"run_id": run, "node": str(uuid4())} | columns))
 
+    def images(self, task: str, *indexes: int) -> None:
+        """Images of a session that are stored."""
+        query = "INSERT INTO productflow.image_candidates (task_id, candidate_index, ref) VALUES (%s, %s, 'stored')"
+        for index in indexes:
+            self.all(query, task, index)
+
     def effect(self, domain: str, owner: str, **columns: Any) -> str:
         """A line of the journal of outside calls: `pending`, of attempt a1, unless the columns say otherwise."""
         return self.insert("provider_effects", **({"domain": domain, "owner_id": owner, "attempt_id": "a1"} | columns))
@@ -154,6 +160,10 @@ class Rows:
         """The candidate's line in the ledger."""
         found = self.all("SELECT * FROM pfsup.recovery WHERE domain = %s AND candidate_id = %s", domain, candidate)
         return found[0] if found else None
+
+    def audited(self, domain: str, candidate: str) -> list[Row]:
+        """The audit of a candidate, oldest first."""
+        return self.all("SELECT * FROM pfsup.audit_log WHERE subject = %s ORDER BY id", f"{domain}:{candidate}")
 
     def awake(self) -> None:
         """Whatever sleeps in the ledger may be looked at again at once."""
