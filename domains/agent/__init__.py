@@ -15,21 +15,21 @@ EXPIRED: Phase[decide.Turn] = Phase(
     recheck="recheck_turn",
     evidence=decide.evidence,
     decide=decide.decide_expired,
-    repairs=("lock_rest",),
+    repairs=("lock_effects",),
 )
 UNSTARTED: Phase[first_turn.Task] = Phase(
     find="find_unstarted",
     recheck="recheck_task",
     evidence=first_turn.evidence,
     decide=first_turn.decide,
-    repairs=("make_first_turn",),
+    repairs=("wait_little", "make_first_turn"),
 )
 UNBOUND: Phase[decide.Turn] = Phase(
     find="find_unbound",
     recheck="recheck_turn",
     evidence=decide.evidence,
     decide=decide.decide_unbound,
-    repairs=("lock_rest",),
+    repairs=("lock_effects",),
 )
 TABLE = "agent_turns"
 PHASES: tuple[Phase[Any], ...] = (EXPIRED, UNSTARTED, UNBOUND)

@@ -1,11 +1,11 @@
 -- Agent: turns, their journal, their tasks. `@productflow@` is the schema of the tables, `@schema@` pfsup's.
 -- Order of locks, everywhere, in workers too: the turn, then its task, then its events and effects, then the envelope.
--- Whoever waits for a lock holds only what stands before it. Recovery waits for none but the task's and the effects': a
--- turn that is locked is passed over, and pfsup's functions take the envelope without waiting, so it may be taken before
--- events and effects are written.
+-- Recovery follows it and waits for none of them while it holds another, so it blocks no writer, not even one in another
+-- order: a turn is passed over when it or its task is locked, a locked effect is an error of the turn, and pfsup's
+-- functions take the envelope without waiting (hence before events and effects are written).
 -- A task without a first turn has no turn to lock: there the task is the first lock, and whoever makes the turn holds
--- it (or makes both in one transaction, when nobody else can see the task). So two never wait for each other's turn.
--- Should somebody insert the turn first and lock the task then, recovery gives way: its lock_timeout is below the
+-- it (or makes both in one transaction, when nobody else can see the task). So two never wait for each other's turn. To
+-- somebody who inserts the turn first and locks the task then, recovery gives way after 200 ms, well before the
 -- server's deadlock_timeout.
 -- In the ledger turns stand under their id, tasks under 'task:<id>': the two are numbered apart.
 
@@ -148,45 +148,46 @@ LEFT JOIN LATERAL (SELECT p.since, p.id FROM page AS p ORDER BY p.since DESC, p.
 ORDER BY 4 NULLS FIRST, 2, 3;
 
 -- name: recheck_turn
--- Locks the turn and reads it with its journal, its envelope and its past; nothing when it is locked or gone.
-SELECT t.id, t.task_id, t.status, t.phase, t.owner IS NOT NULL AS owned,
+-- Locks the turn, then its task, and reads the turn with all that is known; nothing when one is locked or it is gone.
+WITH turn AS MATERIALIZED (
+    SELECT t.* FROM @productflow@.agent_turns AS t WHERE t.id = %(id)s::text FOR NO KEY UPDATE OF t SKIP LOCKED
+), task AS MATERIALIZED (
+    SELECT k.id
+    FROM turn AS t
+    JOIN @productflow@.agent_tasks AS k ON k.id = t.task_id
+    FOR NO KEY UPDATE OF k SKIP LOCKED
+)
+SELECT t.id, t.status, t.phase, t.owner IS NOT NULL AS owned,
        coalesce(t.lease_expires_at <= clock_timestamp(), true) AS expired,
        t.answer IS NOT NULL AS answered,
-       EXISTS (SELECT FROM @productflow@.agent_turns_needing_worker AS n WHERE n.id = t.id) AS needs_worker,
+       EXISTS (SELECT FROM @productflow@.agent_turns_needing_worker AS n WHERE n.id = %(id)s::text) AS needs_worker,
        (SELECT substr(v.kind, 6) FROM @productflow@.agent_turn_events AS v
-        WHERE v.turn_id = t.id
+        WHERE v.turn_id = %(id)s::text
           AND v.kind IN ('turn_succeeded', 'turn_failed', 'turn_cancelled', 'turn_unknown')) AS ended,
        (SELECT coalesce(jsonb_agg(u.effect ORDER BY u.effect), '[]')
-        FROM @productflow@.agent_effects_unproved AS u WHERE u.turn_id = t.id) AS unproved,
+        FROM @productflow@.agent_effects_unproved AS u WHERE u.turn_id = %(id)s::text) AS unproved,
        coalesce(l.checks, 0) AS checks, coalesce(l.recoveries, 0) AS recoveries,
        e.id AS run_id, e.status AS run_status, e.lease_token AS run_token, e.lease_expires_at AS run_expires_at,
        coalesce(e.alive_until > clock_timestamp(), false) AS run_alive, e.effect AS run_effect,
        e.on_lost AS run_on_lost, e.last_error AS run_error
-FROM @productflow@.agent_turns AS t
+FROM turn AS t
 LEFT JOIN LATERAL (
     SELECT e.* FROM @schema@.live_envelopes AS e
     WHERE e.delivery_key = %(domain)s::text || ':' || t.id LIMIT 1) AS e ON true
 LEFT JOIN LATERAL (
     SELECT l.checks, l.recoveries FROM @schema@.recovery AS l
     WHERE l.domain = %(domain)s::text AND l.candidate_id = t.id LIMIT 1) AS l ON true
-WHERE t.id = %(id)s::text
-FOR NO KEY UPDATE OF t SKIP LOCKED;
+WHERE t.task_id IS NULL
+   OR (SELECT count(*) FROM task) = 1
+   OR (SELECT k.id FROM @productflow@.agent_tasks AS k WHERE k.id = t.task_id) IS NULL;
 
--- name: lock_rest
--- Locks the turn's task, then its effects. What is read after this was committed before the turn was ours.
-WITH task AS MATERIALIZED (
-    SELECT k.id FROM @productflow@.agent_tasks AS k WHERE k.id = %(task_id)s::text FOR NO KEY UPDATE
-), effects AS MATERIALIZED (
-    SELECT e.id
-    FROM @productflow@.provider_effects AS e
-    WHERE e.domain = 'agent'
-      AND e.owner_id = %(id)s::text
-      AND e.state = 'pending'
-      AND (SELECT count(*) FROM task) >= 0
-    ORDER BY e.id
-    FOR NO KEY UPDATE
-)
-SELECT (SELECT count(*) FROM task) AS tasks, (SELECT count(*) FROM effects) AS effects;
+-- name: lock_effects
+-- Locks the turn's open effects, or fails. What is read after this was committed before the turn was ours.
+SELECT e.id
+FROM @productflow@.provider_effects AS e
+WHERE e.domain = 'agent' AND e.owner_id = %(id)s::text AND e.state = 'pending'
+ORDER BY e.id
+FOR NO KEY UPDATE NOWAIT;
 
 -- name: collect
 -- Takes the lease away from an owner who is gone, or who left it on a turn that needs none.
@@ -272,6 +273,10 @@ LEFT JOIN LATERAL (
     WHERE l.domain = %(domain)s::text AND l.candidate_id = %(id)s::text LIMIT 1) AS l ON true
 WHERE k.id = substr(%(id)s::text, 6)
 FOR NO KEY UPDATE OF k SKIP LOCKED;
+
+-- name: wait_little
+-- Lets the rest of the transaction wait for a lock a fifth of a second at most: see the head.
+SELECT set_config('lock_timeout', '200ms', true);
 
 -- name: make_first_turn
 -- Makes the first turn of a queued task, under its fixed key: once, whoever comes first.
