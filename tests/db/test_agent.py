@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import psycopg
 import pytest
 from pfsup.domains.decisions import Decision
+from pfsup.shared.points import Points
 from support.database import Database
 from support.recovery import domain
 from support.rows import Row, Rows
@@ -16,6 +18,18 @@ from support.waiting import auntil
 pytestmark = pytest.mark.usefixtures("productflow")
 
 CAN_TAKE = "SELECT id FROM productflow.agent_turns_needing_worker WHERE id = %s"
+
+
+class Stops(Points):
+    """Ends the cycle at its `at`-th named point, as a killed process would: nothing of the open transaction stays."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    async def reach(self, name: str, **facts: object) -> None:
+        self.left -= 1
+        if not self.left:
+            raise asyncio.CancelledError
 
 
 async def decided(database: Database, **section: Any) -> dict[Decision, int]:
@@ -436,6 +450,28 @@ async def test_locked_effect_is_an_error_of_its_turn_alone(productflow: Database
             report = await agent.run()
     assert [type(error) for error in report.errors] == [psycopg.errors.LockNotAvailable]
     assert (turn_of(rows, held).owner, free(rows, other)[0]) == ("w1", "unknown")
+
+
+async def test_cycle_stopped_between_any_two_statements_is_made_up_for(productflow: Database, rows: Rows) -> None:
+    """Unknown turns have one end and one interruption, tasks one turn, and every turn to be run one envelope."""
+    stops, at = Stops(0), 0
+    async with domain(productflow, "agent", points=stops) as agent:
+        while stops.left <= 0:
+            ended = rows.turn(owner="w1", status="running", phase="provider_call", envelope="consumed")
+            rows.effect("agent", ended)
+            claimed, task = rows.turn(owner="w1", status="running", phase="claimed"), rows.agent_task()
+            stops.left = at = at + 1
+            with suppress(asyncio.CancelledError):
+                await agent.run()
+            if stops.left <= 0:  # it was stopped: the next process
+                rows.awake()
+                await agent.run()
+            first = rows.one("SELECT id FROM productflow.agent_turns WHERE task_id = %s", task).id
+            assert journal(rows, ended) == ["interrupted", "turn_unknown"], at
+            assert (free(rows, ended), staged(rows, ended)) == (("unknown", 6), ["consumed"]), at
+            assert (free(rows, claimed), staged(rows, claimed)) == (("queued", 6), ["pending"]), at
+            assert staged(rows, first) == ["pending"], at
+    assert at > 20
 
 
 async def test_observer_says_what_it_would_do_and_writes_nothing(productflow: Database, rows: Rows) -> None:
