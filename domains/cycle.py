@@ -121,7 +121,7 @@ class Cycle:
 
     async def _run_phase(self, phase: Phase[E], batch: int, drain: Drain, report: Report) -> int:
         """Find and judge up to `batch` candidates; returns how many were handed out."""
-        found = await self._find(phase, batch, report)
+        found = await self.find(phase, batch, report)
         for candidate in found:
             if drain.requested:
                 report.complete = False
@@ -129,7 +129,7 @@ class Cycle:
             await self._take(phase, candidate, report)
         return len(found)
 
-    async def _find(self, phase: Phase[E], batch: int, report: Report) -> list[str]:
+    async def find(self, phase: Phase[E], batch: int, report: Report) -> list[str]:
         """Hand out the oldest free candidates: from now on they sleep, whatever becomes of this process."""
         free: list[str] = []
         size, looked = PAGE_FIRST * (batch + 1), 0

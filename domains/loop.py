@@ -85,7 +85,7 @@ class Recovery:
         async with AsyncExitStack() as stack:
             if not await until_ready(link, lambda: self._look(link)):
                 return
-            pool = open_pool(self._settings.database, self.domain.pool, application_name=link.identity.application_name)
+            pool = recovery_pool(self._settings, self._name, application_name=link.identity.application_name)
             await pool.open()
             stack.push_async_callback(pool.close, 1.0)
             session = Session(pool, self._settings.database, points=self._points)
@@ -197,6 +197,14 @@ class Recovery:
             report.oldest_s,
             ", more are there" if report.has_more else "",
         )
+
+
+def recovery_pool(settings: Settings, name: str, *, application_name: str) -> AsyncConnectionPool[Connection]:
+    """The domain's connections. A commit does not wait for the disk: what a crash of the server takes back is found
+    stuck once more, and a later durable commit (a worker's effect, a settlement) makes all before it durable too.
+    """
+    pool = settings.domains[name].pool
+    return open_pool(settings.database, pool, application_name=application_name, durable=False, seeks=True)
 
 
 def load_shared(settings: Settings) -> Queries:

@@ -11,7 +11,7 @@ WITH page AS MATERIALIZED (
     SELECT r.id, coalesce(r.progress_at, r.started_at, r.created_at) AS since,
            r.status = 'running' AND coalesce(r.lease_expires_at <= statement_timestamp(), true) AS dead
     FROM @productflow@.workflow_runs AS r
-    WHERE r.status IN ('queued', 'running')
+    WHERE r.status = 'running'
       AND (coalesce(r.progress_at, r.started_at, r.created_at), r.id) > (%(after_at)s::timestamptz, %(after_id)s::text)
     ORDER BY coalesce(r.progress_at, r.started_at, r.created_at), r.id
     LIMIT %(page)s
@@ -121,7 +121,7 @@ WHERE n.open = (SELECT count(*) FROM open) AND u.pending = (SELECT count(*) FROM
 WITH page AS MATERIALIZED (
     SELECT r.id, r.graph_id, r.status, coalesce(r.progress_at, r.started_at, r.created_at) AS since
     FROM @productflow@.workflow_runs AS r
-    WHERE r.status IN ('queued', 'running')
+    WHERE r.status = 'queued'
       AND (coalesce(r.progress_at, r.started_at, r.created_at), r.id) > (%(after_at)s::timestamptz, %(after_id)s::text)
     ORDER BY coalesce(r.progress_at, r.started_at, r.created_at), r.id
     LIMIT %(page)s

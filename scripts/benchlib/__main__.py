@@ -11,7 +11,7 @@ import click
 import orjson
 from pfsup.config.errors import PfsupError
 
-from . import drain, latency, stage
+from . import discovery, drain, latency, recovery, stage
 from .embedded import started
 from .report import Result
 from .servers import Bench
@@ -67,6 +67,28 @@ def stage_command(*, rows: int, seconds: float, repeat: int, **shared: Any) -> N
     """stage(), against a bare INSERT; and commits/s of 32 clients with and without the trigger."""
     options = stage.Options(rows=rows, seconds=seconds, repeat=repeat)
     run(lambda place: stage.measure(place, options), stage.bare_files(), **shared)
+
+
+@bench.command(name="recovery")
+@click.option("--seconds", default=10.0, show_default=True, type=click.FloatRange(0.1), help="Length of each run.")
+@click.option("--rate", default=100.0, show_default=True, type=click.FloatRange(1), help="Commits a second.")
+@click.option("--rows", default=10_000, show_default=True, type=click.IntRange(1), help="Stuck rows a domain.")
+@shared_options
+def recovery_command(*, seconds: float, rate: float, rows: int, repeat: int, **shared: Any) -> None:
+    """Dispatch while every domain recovers at once, against the same load with recovery switched off."""
+    options = recovery.Options(seconds=seconds, rate=rate, stuck=rows, repeat=repeat)
+    run(lambda place: recovery.measure(place, options), recovery.bare_files(), **shared)
+
+
+@bench.command(name="discovery")
+@click.option("--rows", default=1_000_000, show_default=True, type=click.IntRange(1), help="Rows in the table.")
+@click.option("--stuck", default=10_000, show_default=True, type=click.IntRange(100), help="Candidates among them.")
+@click.option("--asleep", default=100_000, show_default=True, type=click.IntRange(1), help="More, in the ledger.")
+@shared_options
+def discovery_command(*, rows: int, stuck: int, asleep: int, repeat: int, **shared: Any) -> None:
+    """Finding a batch of candidates among all rows, against a table that holds the candidates alone."""
+    options = discovery.Options(rows=rows, stuck=stuck, asleep=asleep, repeat=repeat)
+    run(lambda place: discovery.measure(place, options), discovery.bare_files(), **shared)
 
 
 def run(

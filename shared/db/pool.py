@@ -31,9 +31,9 @@ class _Pool(AsyncConnectionPool[Connection]):
 
 
 def open_pool(
-    database: Database, pool: Pool, *, application_name: str, durable: bool = True
+    database: Database, pool: Pool, *, application_name: str, durable: bool = True, seeks: bool = False
 ) -> AsyncConnectionPool[Connection]:
-    """A pool of pinned autocommit connections, not yet open: use it as `async with`. For `durable` see `pins`.
+    """A pool of pinned autocommit connections, not yet open: use it as `async with`. `durable`, `seeks`: see `pins`.
 
     The url is read again for every connection, so a rotated password needs no restart. Waiting for a connection ends
     after `connect_timeout` with psycopg_pool.PoolTimeout, or with what the server said to the last attempt.
@@ -51,8 +51,8 @@ def open_pool(
             return conn
 
     def arguments() -> dict[str, Any]:
-        asked = connect_arguments(database, application_name=application_name, durable=durable)
-        return asked | {"autocommit": True, "limits": limits_query(database, durable=durable)}
+        asked = connect_arguments(database, application_name=application_name, durable=durable, seeks=seeks)
+        return asked | {"autocommit": True, "limits": limits_query(database, durable=durable, seeks=seeks)}
 
     made = _Pool(
         lambda: database_url(database),

@@ -288,8 +288,8 @@ def test_oldest_open_rows_are_read_in_order_of_their_index(crowded: Connection, 
     ("index", "query"),
     [
         (
-            "workflow_runs_open",
-            f"workflow_runs WHERE status IN ('queued', 'running') ORDER BY {OF_AGE}, id LIMIT 26",
+            "workflow_runs_running",
+            f"workflow_runs WHERE status = 'running' ORDER BY {OF_AGE}, id LIMIT 26",
         ),
         ("workflow_runs_one_running", "workflow_runs WHERE graph_id = '7' AND status = 'running'"),
         (

@@ -11,8 +11,8 @@ RUNS, NODES = "workflow_runs", "workflow_node_runs"
 BIG = (RUNS, NODES, "provider_effects", "async_dispatches", "recovery_ledger")
 SAID = {"domain": "workflow", "stale_s": 1800.0, "after_at": "-infinity", "after_id": "", "page": 104, "most": 26}
 THROUGH = {
-    "find_runs": {"workflow_runs_open"},
-    "find_waiting": {"workflow_runs_open", "workflow_runs_one_running", "workflow_runs_waiting"},
+    "find_runs": {"workflow_runs_running"},
+    "find_waiting": {"workflow_runs_queued", "workflow_runs_one_running", "workflow_runs_waiting"},
     "recheck_run": {"workflow_runs_pkey"},
     "recheck_waiting": {"workflow_runs_pkey", "workflow_runs_one_running", "workflow_runs_waiting"},
 }

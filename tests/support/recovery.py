@@ -14,9 +14,9 @@ from pfsup.domains.cycle import Cycle
 from pfsup.domains.envelope import envelope_cycle
 from pfsup.domains.envelope.cycle import EnvelopeCycle
 from pfsup.domains.looks import Looks
+from pfsup.domains.loop import recovery_pool
 from pfsup.domains.report import Report
 from pfsup.domains.session import Session
-from pfsup.shared.db.pool import open_pool
 from pfsup.shared.drain import Drain
 from pfsup.shared.points import NO_POINTS, Points
 from pfsup.shared.sinks.redis_wire import Wires
@@ -84,7 +84,7 @@ async def domain(
     package = f"pfsup.domains.{kind}"
     module = import_module(package)
     clock = Clock()
-    async with open_pool(settings.database, settings.domains[name].pool, application_name=f"test:{name}") as pool:
+    async with recovery_pool(settings, name, application_name=f"test:{name}") as pool:
         session = Session(pool, settings.database, points=points)
         looks = Looks(settings.domains[name].takeover_grace, monotonic=clock)
         whose = subject(settings, name, package=package, table=module.TABLE)
@@ -121,7 +121,7 @@ async def envelopes(
     domains = settings.domains | {name: values.domain_of(name) for name in others}
     settings = replace(settings, domains=domains, **({"redis": redis} if redis else {}))
     clock, wires = Clock(), Wires(settings.redis, client_name="test")
-    async with open_pool(settings.database, domains["envelope"].pool, application_name="test:envelope") as pool:
+    async with recovery_pool(settings, "envelope", application_name="test:envelope") as pool:
         session = Session(pool, settings.database, points=points)
         looks = Looks(domains["envelope"].takeover_grace, monotonic=clock)
         cycle = envelope_cycle(settings, session=session, looks=looks, wires=wires)

@@ -31,8 +31,11 @@ CREATE TABLE @productflow@.workflow_runs (
     vacuum_truncate = off
 );
 
-CREATE INDEX workflow_runs_open ON @productflow@.workflow_runs (coalesce(progress_at, started_at, created_at), id)
-    WHERE status IN ('queued', 'running');
+-- Two, because a backlog of queued runs would else be walked on the way to the running ones.
+CREATE INDEX workflow_runs_running ON @productflow@.workflow_runs (coalesce(progress_at, started_at, created_at), id)
+    WHERE status = 'running';
+CREATE INDEX workflow_runs_queued ON @productflow@.workflow_runs (coalesce(progress_at, started_at, created_at), id)
+    WHERE status = 'queued';
 CREATE UNIQUE INDEX workflow_runs_one_running ON @productflow@.workflow_runs (graph_id) WHERE status = 'running';
 CREATE INDEX workflow_runs_waiting ON @productflow@.workflow_runs (graph_id, created_at, id) WHERE status = 'queued';
 
