@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .domains import LATER, kind_of, owners
+from .domains import LATER, actor_of, kind_of, owners
 from .durations import text
 from .fields import dotted
 from .secrets import scheme_of
@@ -89,15 +89,21 @@ def pools(settings: Settings) -> Iterator[tuple[str, Pool]]:
 
 
 def _silences(settings: Settings, _: Given) -> Iterator[Fault]:
-    """A worker beats within its lease; until that is over its silence is legal, and no domain may call it stale."""
+    """A worker beats within its lease; until that is over its silence is legal, and no domain may call it stale.
+
+    A domain that owns no actor may look after any actor's rows: the longest lease counts.
+    """
     leases = {"the default lease of an actor": Actor().lease}
     leases |= {dotted("actors", name, "lease"): actor.lease for name, actor in settings.actors.items()}
     longest = max(leases, key=lambda path: leases[path])
+    default = next(iter(leases))
     for name, domain in settings.domains.items():
-        if kind_of(name, domain) != ENVELOPE and domain.stale_after <= leases[longest]:
+        owned = actor_of(name, domain)
+        key = dotted("actors", owned, "lease") if owned in settings.actors else default if owned else longest
+        if kind_of(name, domain) != ENVELOPE and domain.stale_after <= leases[key]:
             yield Fault(
-                paths=(dotted("domains", name, "stale_after"), longest),
-                wanted=f"more than the longest legal silence ({text(leases[longest])}, {longest})",
+                paths=(dotted("domains", name, "stale_after"), key),
+                wanted=f"more than the longest legal silence ({text(leases[key])}, {key})",
                 got=text(domain.stale_after),
                 hint="else healthy runs are taken away",
             )

@@ -1,4 +1,4 @@
-"""Lost runs whose business row is over or gone: the last kind of candidate of every business domain.
+"""Lost runs whose business row is over, gone, or waits for a person: the last kind of candidate of every business domain.
 
 A worker that stored its result without settling in the same transaction, or whose row was cancelled or deleted while it
 ran, leaves an envelope that runs for ever. The row needs nothing any more; the envelope gets the row's end.
@@ -13,7 +13,15 @@ from typing import Any
 from .cycle import Phase
 from .decisions import Change, Decision, Limits, Lost, Run, Verdict, look_after, moved_on
 
-_ENDS = {"succeeded": "consumed", "failed": "consumed", "cancelled": "cancelled", "unknown": "unknown"}
+# What becomes of the run, by its row's status. The last two wait for a person, whose answer stages a run of its own.
+_ENDS = {
+    "succeeded": "consumed",
+    "failed": "consumed",
+    "cancelled": "cancelled",
+    "unknown": "unknown",
+    "requires_input": "consumed",
+    "awaiting_confirmation": "consumed",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
--- Runs whose business row is over or gone, while their worker is gone too: the domain's own finder looks at open rows only,
+-- Runs whose business row is over, gone, or waits for a person, while their worker is gone too: the domain's own finder looks at open rows only,
 -- and the envelope domain leaves the runs of an owned actor alone. `@table@` is the domain's table in `@productflow@`.
 -- A candidate's id is 'run:<envelope id>'.
 
 -- name: find_orphans
--- Hands out lost runs without an open business row; the last row (id null) tells what was looked at.
+-- Hands out lost runs whose business row needs no worker; the last row (id null) tells what was looked at.
 WITH page AS MATERIALIZED (
     SELECT o.id, o.check_at AS since, o.status, o.actor, o.aggregate_id, o.alive_until
     FROM @schema@.outstanding AS o
@@ -23,7 +23,8 @@ WITH page AS MATERIALIZED (
     WHERE p.status = 'running'
       AND p.actor = %(actor)s::text
       AND p.alive_until <= statement_timestamp()
-      AND (t.status IS NULL OR t.status IN ('succeeded', 'failed', 'cancelled', 'unknown'))
+      AND (t.status IS NULL OR t.status IN (
+          'succeeded', 'failed', 'cancelled', 'unknown', 'requires_input', 'awaiting_confirmation'))
 ), free AS MATERIALIZED (
     SELECT s.id, s.since FROM stuck AS s WHERE NOT s.asleep ORDER BY s.since, s.id LIMIT %(most)s
 )
