@@ -301,3 +301,21 @@ async def test_evidence_holds_no_token(productflow: Database, rows: Rows):
     )
     assert shown
     assert not any(token in row.evidence for row in shown)
+
+
+async def test_candidate_that_breaks_its_judges_connection_does_not_come_first_again(productflow: Database, rows: Rows):
+    """As one that kills its process would: the batch ends, the domain comes back, and the others have their turn."""
+    jobs = stuck(rows, 3)
+    refuse(rows, [jobs[0]])
+    rows.all(
+        "CREATE OR REPLACE FUNCTION productflow.poison() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS"
+        " $$ BEGIN IF EXISTS (SELECT FROM productflow.poisoned p WHERE p.id = new.id)"
+        " THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN new; END $$"
+    )
+    with productflow.superuser() as conn:
+        conn.execute("ALTER FUNCTION productflow.poison() OWNER TO CURRENT_USER")
+    async with domain(productflow, "delivery", batch_size=1) as delivery:
+        with pytest.raises(psycopg.OperationalError):
+            await delivery.run()
+        await delivery.run()
+    assert staged(rows, jobs) == [jobs[1]]
