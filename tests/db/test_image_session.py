@@ -7,11 +7,14 @@ from typing import Any
 import psycopg
 import pytest
 from pfsup.domains.decisions import Decision
+from pfsup.domains.image_session import ImageSession
 from pfsup.shared.db.queries import load_queries
 from support.database import Database
+from support.link import TestLink, at_work
 from support.plans import MODES, indexes, plan, sequential
-from support.recovery import domain
+from support.recovery import domain, domain_settings
 from support.rows import Row, Rows
+from support.waiting import auntil
 
 pytestmark = pytest.mark.usefixtures("productflow")
 
@@ -461,6 +464,15 @@ async def test_observer_says_what_it_would_do_and_writes_nothing(productflow: Da
     assert report.decisions == {Decision.REDISPATCH: 2, Decision.OUTCOME_UNKNOWN: 1}
     assert ([task(rows, session) for session in sessions], state(rows, stored)) == (before, "pending")
     assert rows.all("SELECT FROM pfsup.recovery") == rows.all("SELECT FROM pfsup.async_dispatches") == []
+
+
+async def test_role_of_the_section_recovers_at_its_start(productflow: Database, rows: Rows) -> None:
+    session = running(rows)
+    link = TestLink(name="image_session")
+    async with at_work(ImageSession(domain_settings(productflow, "image_session"), "image_session"), link):
+        await auntil(lambda: link.figures, what="the first report")
+    assert (link.figures["redispatch"], link.woken_peers) == (1, ["dispatch"])
+    assert rows.envelope(f"image_session:{session}").status == "pending"
 
 
 def fill(rows: Rows) -> None:

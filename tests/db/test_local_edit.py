@@ -7,11 +7,14 @@ from typing import Any
 import psycopg
 import pytest
 from pfsup.domains.decisions import Decision
+from pfsup.domains.local_edit import LocalEdit
 from pfsup.shared.db.queries import load_queries
 from support.database import Database
+from support.link import TestLink, at_work
 from support.plans import MODES, indexes, plan, sequential
-from support.recovery import domain
+from support.recovery import domain, domain_settings
 from support.rows import Row, Rows
+from support.waiting import auntil
 
 pytestmark = pytest.mark.usefixtures("productflow")
 
@@ -301,6 +304,15 @@ async def test_observer_says_what_it_would_do_and_writes_nothing(productflow: Da
     assert report.decisions == {Decision.REDISPATCH: 2, Decision.OUTCOME_UNKNOWN: 1}
     assert [task(rows, edit) for edit in edits] == before
     assert rows.all("SELECT FROM pfsup.recovery") == rows.all("SELECT FROM pfsup.async_dispatches") == []
+
+
+async def test_role_of_the_section_recovers_at_its_start(productflow: Database, rows: Rows) -> None:
+    edit = running(rows)
+    link = TestLink(name="local_edit")
+    async with at_work(LocalEdit(domain_settings(productflow, "local_edit"), "local_edit"), link):
+        await auntil(lambda: link.figures, what="the first report")
+    assert (link.figures["redispatch"], link.woken_peers) == (1, ["dispatch"])
+    assert rows.envelope(f"local_edit:{edit}").status == "pending"
 
 
 def fill(rows: Rows) -> None:
