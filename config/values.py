@@ -205,6 +205,12 @@ class Domain:
     takeover_grace: Seconds = setting(
         5.0, "The unbroken time between the two looks that a silent worker gets.", at_least=0.1, at_most=3600.0
     )
+    share: float = setting(
+        0.2,
+        "At most this share of the time is spent on candidates; it rests between them, so new work goes first.",
+        at_least=0.01,
+        at_most=1.0,
+    )
     max_recoveries: int = setting(5, "Recoveries of one row before it is given up.", at_least=0, at_most=10_000)
     pool: Pool = section(Pool, "Its connections.")
 

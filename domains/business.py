@@ -87,4 +87,5 @@ def limits_of(domain: Domain) -> Limits:
         max_recoveries=domain.max_recoveries,
         interval_s=domain.interval,
         takeover_grace_s=domain.takeover_grace,
+        share=domain.share,
     )

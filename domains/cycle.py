@@ -24,7 +24,7 @@ from ..shared.text import printable
 from .decisions import Change, Decision, Limits, Run, Verdict, moved_on, next_look_s, still_running
 from .looks import Looks
 from .report import Report
-from .session import Row, Session, Transaction, is_the_rows, told
+from .session import Row, Session, Transaction, is_the_rows, paced, told
 
 PAGE_FIRST = 4  # times the batch: the first page of rows that the finder looks at
 PAGE_LARGEST = 5_000
@@ -126,7 +126,9 @@ class Cycle:
             if drain.requested:
                 report.complete = False
                 break
+            began = time.monotonic()
             await self._take(phase, candidate, report)
+            await paced(drain, began, self._subject.limits.share)
         return len(found)
 
     async def find(self, phase: Phase[E], batch: int, report: Report) -> list[str]:
@@ -191,13 +193,13 @@ class Cycle:
         rows = await self._read(tx, phase.recheck, asked)
         if self._subject.observes:
             return self._observed(phase, candidate, rows)
+        for repair in phase.repairs if rows else ():
+            await tx.run(self._subject.queries, repair, asked | rows[0])
+        if rows and phase.repairs:
+            rows = await tx.run(self._subject.queries, phase.recheck, asked)
         if not rows:
             await self._note(tx, candidate, decision="locked", reason="it is locked elsewhere, or gone")
             return None
-        if phase.repairs:
-            for repair in phase.repairs:
-                await tx.run(self._subject.queries, repair, asked | rows[0])
-            rows = await tx.run(self._subject.queries, phase.recheck, asked)
         evidence = phase.evidence(rows[0], run_of(rows[0], self._looks))
         verdict = await self._act(tx, candidate, evidence, phase.decide(evidence, self._subject.limits))
         await self._write_down(tx, candidate, evidence, verdict)

@@ -30,12 +30,13 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the configuration allows. Times in seconds."""
+    """What the configuration allows. Times in seconds; `share`: of its time that recovery may work."""
 
     stale_after_s: float
     max_recoveries: int
     interval_s: float
     takeover_grace_s: float
+    share: float = 1.0
 
     @property
     def asleep_cap_s(self) -> float:

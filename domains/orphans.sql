@@ -1,5 +1,5 @@
--- Runs whose business row is over, gone, or waits for a person, while their worker is gone too: the domain's own finder looks at open rows only,
--- and the envelope domain leaves the runs of an owned actor alone. `@table@` is the domain's table in `@productflow@`.
+-- Runs whose business row is over, gone, waits for a person or is not to be retried by a machine, while their worker is
+-- gone too: the domain's own finder passes over such rows, and the envelope domain leaves the runs of an owned actor alone. `@table@` is the domain's table in `@productflow@`.
 -- A candidate's id is 'run:<envelope id>'.
 
 -- name: find_orphans
@@ -14,7 +14,11 @@ WITH page AS MATERIALIZED (
 ), stuck AS MATERIALIZED (
     SELECT p.id, p.since, coalesce(l.next_check_at > statement_timestamp(), false) AS asleep
     FROM page AS p
-    LEFT JOIN LATERAL (SELECT t.status FROM @productflow@.@table@ AS t WHERE t.id = p.aggregate_id LIMIT 1) AS t ON true
+    LEFT JOIN LATERAL (
+        SELECT t.status, (to_jsonb(t) ->> 'is_retryable')::boolean AS is_retryable  -- not every table has it
+        FROM @productflow@.@table@ AS t
+        WHERE t.id = p.aggregate_id
+        LIMIT 1) AS t ON true
     LEFT JOIN LATERAL (
         SELECT l.next_check_at
         FROM @schema@.recovery AS l
@@ -23,7 +27,7 @@ WITH page AS MATERIALIZED (
     WHERE p.status = 'running'
       AND p.actor = %(actor)s::text
       AND p.alive_until <= statement_timestamp()
-      AND (t.status IS NULL OR t.status IN (
+      AND (t.status IS NULL OR t.is_retryable IS false OR t.status IN (
           'succeeded', 'failed', 'cancelled', 'unknown', 'requires_input', 'awaiting_confirmation'))
 ), free AS MATERIALIZED (
     SELECT s.id, s.since FROM stuck AS s WHERE NOT s.asleep ORDER BY s.since, s.id LIMIT %(most)s
@@ -40,7 +44,8 @@ ORDER BY 4 NULLS FIRST, 2, 3;
 
 -- name: recheck_orphan
 -- Locks the envelope and reads it with its business row; nothing when it is locked or gone.
-SELECT t.status AS status, coalesce(l.checks, 0) AS checks, coalesce(l.recoveries, 0) AS recoveries,
+SELECT t.status AS status, coalesce((to_jsonb(t) ->> 'is_retryable')::boolean, true) AS is_retryable,
+       coalesce(l.checks, 0) AS checks, coalesce(l.recoveries, 0) AS recoveries,
        o.id AS run_id, o.status AS run_status, o.lease_token AS run_token, o.lease_expires_at AS run_expires_at,
        e.alive AS run_alive, e.effect AS run_effect, e.on_lost AS run_on_lost, NULL AS run_error
 FROM @schema@.recheck_envelope(split_part(%(id)s::text, ':', 2)::bigint) AS e

@@ -21,7 +21,10 @@ from ..config.errors import PfsupError
 from ..config.values import Database
 from ..shared.db.connect import Connection, limited
 from ..shared.db.deadline import hang_up
+from ..shared.db.ready import drained_within
+from ..shared.drain import Drain
 from ..shared.points import NO_POINTS, Points
+from .pause import pause_between_candidates
 
 Row = dict[str, Any]
 
@@ -78,6 +81,13 @@ class Session:
             alarm.cancel()
             self.database_s += time.monotonic() - began
             self.statements += 1
+
+
+async def paced(drain: Drain, began: float, share: float) -> None:
+    """Rest after the candidate whose judging began at `began` (monotonic); a drain ends the rest."""
+    pause_s = pause_between_candidates(took_s=time.monotonic() - began, share=share)
+    if pause_s > 0:
+        await drained_within(drain, pause_s)
 
 
 class Transaction:

@@ -34,6 +34,11 @@ class Evidence:
     recoveries: int
     run: Run | None = None
 
+    @property
+    def had_a_run(self) -> bool:
+        """A worker had it: the job says so, or its envelope does (one that dies before it marks the job costs too)."""
+        return self.status == "running" or self.run is not None
+
 
 def evidence(row: Mapping[str, Any], run: Run | None) -> Evidence:
     """The re-read row as evidence."""
@@ -53,7 +58,7 @@ def decide(seen: Evidence, limits: Limits) -> Verdict:
             return _failed(found.why)
         case Lost() if seen.run is not None and seen.run.uncertain:
             return _failed(f"{found.why}; its journal says that an outside effect began")
-        case Lost() if seen.status == "running" and seen.recoveries >= limits.max_recoveries:
+        case Lost() if seen.had_a_run and seen.recoveries >= limits.max_recoveries:
             return _failed(f"{found.why}; {seen.recoveries} recoveries did not help")
         case Lost():
             return Verdict(
@@ -62,7 +67,7 @@ def decide(seen: Evidence, limits: Limits) -> Verdict:
                 after="queued",
                 changes=(Change(name="requeue"),),
                 stage=Staging(aggregate_id=seen.id, payload={"job_id": seen.id}),
-                charged=seen.status == "running",
+                charged=seen.had_a_run,
             )
 
 

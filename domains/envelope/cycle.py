@@ -16,7 +16,7 @@ from ..cycle import plain
 from ..decisions import Decision, Limits, Verdict
 from ..looks import Looks
 from ..report import Report
-from ..session import Row, Session, Transaction, is_the_rows, told
+from ..session import Row, Session, Transaction, is_the_rows, paced, told
 from .decide import Evidence, Place, decide
 from .streams import Entries, Found, Ref, ref_of
 
@@ -70,7 +70,9 @@ class EnvelopeCycle:
                 break
             found = places.get(row["id"])
             if row["status"] == "running" or (found is not None and self._is_candidate(found)):
+                taken_at = time.monotonic()
                 await self._take(row, found, report, again)
+                await paced(drain, taken_at, self._rules.limits.share)
             elif away is not None:
                 again[row["id"]] = self._rules.limits.interval_s
         await self._look_again(again)

@@ -133,3 +133,14 @@ async def test_second_section_of_the_kind_has_an_actor_and_keys_of_its_own(produ
     async with domain(productflow, "delivery", name="exports", actor="export") as exports:
         await exports.run()
     assert rows.envelope(f"exports:{job}").actor == "export"
+
+
+async def test_job_that_kills_its_worker_before_it_is_marked_running_is_capped_too(productflow: Database, rows: Rows):
+    """It stays queued for ever otherwise, and costs a worker each time."""
+    job = rows.delivery(status="queued", envelope="lost")
+    async with domain(productflow, "delivery", max_recoveries=0) as delivery:
+        await delivery.run()
+        rows.awake()
+        delivery.clock.pass_(delivery.looks.grace_s + 1)
+        await delivery.run()
+    assert rows.row("delivery_jobs", job).status == "failed"

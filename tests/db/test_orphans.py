@@ -66,3 +66,11 @@ async def test_live_run_of_a_finished_row_is_its_workers(productflow: Database, 
     rows.all("UPDATE pfsup.async_dispatches SET check_at = clock_timestamp() - interval '1 s'")
     async with domain(productflow, "delivery") as delivery:
         assert (await delivery.run()).idle
+
+
+async def test_lost_run_of_a_row_that_no_machine_may_retry_is_unknown(productflow: Database, rows: Rows):
+    job = rows.delivery(status="running", is_retryable=False, envelope="lost")
+    async with domain(productflow, "delivery") as delivery:
+        await looked_at_twice(delivery, rows)
+    assert [row.status for row in rows.envelopes(f"delivery:{job}")] == ["unknown"]
+    assert rows.row("delivery_jobs", job).status == "running"

@@ -41,7 +41,7 @@ class Clock:
 def domain_settings(database: Database, name: str, **domain: Any) -> values.Settings:
     """Settings with one domain's section, the other keys as the domain's kind has them."""
     settings = database.settings()
-    section = replace(values.domain_of(domain.get("kind") or name), **domain)
+    section = replace(values.domain_of(domain.get("kind") or name), **({"share": 1.0} | domain))
     return replace(settings, domains={name: section})
 
 
