@@ -51,7 +51,10 @@ class Run:
 def sections(side: Side) -> str:
     """The domains' sections of the configuration: at full speed, or switched off."""
     on = str(side == "ours").lower()
-    return "".join(f'[domains.{name}]\nenabled = {on}\ninterval = "200ms"\nbatch_size = 250\n' for name in DOMAINS)
+    lost = f'[queues.lost]\nstream = "{stuck.LOST_STREAM}"\n'
+    return lost + "".join(
+        f'[domains.{name}]\nenabled = {on}\ninterval = "200ms"\nbatch_size = 250\n' for name in DOMAINS
+    )
 
 
 def one_run(bench: Bench, side: Side, options: Options) -> Run:
