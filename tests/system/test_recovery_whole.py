@@ -65,6 +65,8 @@ def test_every_domain_recovers_in_a_process_of_its_own_and_dispatch_sends_what_i
         supervisor.wait_ready()
         pids = {name: supervisor.pid(name) for name in (*DOMAINS, "envelope", "dispatch", "housekeeping")}
         assert len(set(pids.values())) == 8
+        nice = {name: os.getpriority(os.PRIO_PROCESS, pid) for name, pid in pids.items()}
+        assert all(nice[name] > nice["dispatch"] for name in (*DOMAINS, "envelope")), "new work goes first"
         until(lambda: statuses(productflow)["sent"] == 5, what="what five domains staged is sent")
         assert all(has_envelope(rows, key) for key in keys.values())
         names = rows.all("SELECT DISTINCT application_name AS name FROM pg_stat_activity WHERE usename = 't_run'")
