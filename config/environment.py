@@ -11,7 +11,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path as FilePath
 from typing import Any, cast
 
 from . import fields, locate
@@ -76,7 +75,7 @@ def typed(key: fields.Key | None, text: str) -> Any:
         return text.lower() == "true"
     if key.kind is int and re.fullmatch(r"-?[0-9]{1,18}", text):
         return int(text)
-    return locate.absolute(text, FilePath.cwd()) if key.rule.path else text
+    return locate.absolute(text) if key.rule.path else text
 
 
 def _path_of(variable: str, names: Mapping[str, Any]) -> Path | Problem:

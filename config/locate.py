@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from .errors import ConfigError, Problem
-from .values import Supervisor
+from .paths import Place
 
 SIZE_LIMIT_BYTES = 1 << 20
 _POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -68,17 +68,18 @@ def _not_toml(message: str, text: str, path: Path) -> Problem:
     )
 
 
-def absolute(value: str, base: Path) -> str:
-    """A path as every process can use it: `~` opened, a relative one seen from `base`. "" stays ""."""
+def absolute(value: str, base: Path | None = None) -> str:
+    """A path as every process can use it: `~` opened, a relative one seen from `base`, else from here. "" stays ""."""
     if not value:
         return value
     try:
-        return str(base / Path(value).expanduser())
+        path = Path(value).expanduser()
     except RuntimeError:  # no such user, or no home: left as written, and refused where it is opened
-        return str(base / value)
+        path = Path(value)
+    return str(path if path.is_absolute() else (base or Path.cwd()) / path)
 
 
-def supervisor(path: str | None = None, *, environ: Mapping[str, str] | None = None) -> Supervisor:
+def supervisor(path: str | None = None, *, environ: Mapping[str, str] | None = None) -> Place:
     """Name and directories of the configured instance, unchecked beyond being text: enough to find its socket.
 
     Raises ConfigError when the file cannot be read.
@@ -88,18 +89,18 @@ def supervisor(path: str | None = None, *, environ: Mapping[str, str] | None = N
     document = parse(read_text(file), file) if file else {}
     section = document.get("supervisor")
     written = cast("dict[str, Any]", section) if isinstance(section, dict) else {}
-    base = file.absolute().parent if file else Path.cwd()
+    base = file.absolute().parent if file else None
     name = environ.get("PFSUP_SUPERVISOR__NAME", written.get("name", "pfsup"))
-    return Supervisor(
+    return Place(
         name=name if isinstance(name, str) else "pfsup",
         runtime_dir=_directory("runtime_dir", written, environ, base),
         state_dir=_directory("state_dir", written, environ, base),
     )
 
 
-def _directory(key: str, written: Mapping[str, Any], environ: Mapping[str, str], base: Path) -> str:
+def _directory(key: str, written: Mapping[str, Any], environ: Mapping[str, str], base: Path | None) -> str:
     from_environment = environ.get(f"PFSUP_SUPERVISOR__{key.upper()}")
     if from_environment is not None:
-        return absolute(from_environment, Path.cwd())
+        return absolute(from_environment)
     value = written.get(key, "")
     return absolute(value, base) if isinstance(value, str) else ""

@@ -9,15 +9,26 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from .errors import ConfigError, Problem
-from .values import Supervisor
+
+if TYPE_CHECKING:
+    from .values import Supervisor
 
 # sun_path holds 108 bytes with its closing zero on Linux, 104 on macOS (unix(7)).
 SOCKET_LIMIT_BYTES = 107 if sys.platform == "linux" else 103
 
 
-def runtime_dir(supervisor: Supervisor) -> Path:
+class Place(NamedTuple):
+    """The three keys of [supervisor] that say where an instance's files are, without the rest of the settings."""
+
+    name: str = "pfsup"
+    runtime_dir: str = ""
+    state_dir: str = ""
+
+
+def runtime_dir(supervisor: Supervisor | Place) -> Path:
     """Where socket, lock and pid file live: as configured, else $XDG_RUNTIME_DIR/pfsup, /run/pfsup (root), state."""
     if supervisor.runtime_dir:
         return Path(supervisor.runtime_dir)
@@ -27,7 +38,7 @@ def runtime_dir(supervisor: Supervisor) -> Path:
     return Path("/run/pfsup") if os.geteuid() == 0 else state_dir(supervisor)
 
 
-def state_dir(supervisor: Supervisor) -> Path:
+def state_dir(supervisor: Supervisor | Place) -> Path:
     """Where what survives a restart lives: as configured, else /var/lib/pfsup (root), else ~/.local/state/pfsup."""
     if supervisor.state_dir:
         return Path(supervisor.state_dir)
@@ -46,7 +57,7 @@ def _no_home() -> Problem:
     return Problem(path="supervisor.state_dir", wanted="a directory", got="a user without a home", hint="set state_dir")
 
 
-def control_socket(supervisor: Supervisor) -> Path:
+def control_socket(supervisor: Supervisor | Place) -> Path:
     """The control socket's path. Raises ConfigError when a Unix socket's address cannot hold it."""
     path = runtime_dir(supervisor) / f"{supervisor.name}.sock"
     size_bytes = len(os.fsencode(path))
@@ -64,11 +75,11 @@ def _too_long(path: Path, size_bytes: int) -> Problem:
     )
 
 
-def lock_file(supervisor: Supervisor) -> Path:
+def lock_file(supervisor: Supervisor | Place) -> Path:
     """The file whose flock says that the instance runs."""
     return runtime_dir(supervisor) / f"{supervisor.name}.lock"
 
 
-def pid_file(supervisor: Supervisor) -> Path:
+def pid_file(supervisor: Supervisor | Place) -> Path:
     """The file with the parent's pid, for people and init scripts; nothing of ours trusts it."""
     return runtime_dir(supervisor) / f"{supervisor.name}.pid"

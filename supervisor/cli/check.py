@@ -31,9 +31,8 @@ def command(*, config_path: str | None, as_json: bool) -> None:
         loaded = load(config_path)
     except ConfigError as error:
         if as_json:
-            print_json(
-                {"problems": [asdict(problem) for problem in error.details], "findings": [], "exit_code": EXIT_CONFIG}
-            )
+            problems = [problem._asdict() for problem in error.details]
+            print_json({"problems": problems, "findings": [], "exit_code": EXIT_CONFIG})
             sys.exit(EXIT_CONFIG)
         sys.exit(complain(error))
     found: list[Finding] = []

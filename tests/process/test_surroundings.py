@@ -16,7 +16,7 @@ from support.terminal import on_a_terminal
 from support.waiting import until
 
 CALM = {"a": "children:Calm"}
-HEAVY = ("click", "pydantic", "psycopg", "redis", "uvloop", "asyncio", "orjson", "logging", "subprocess")
+HEAVY = ("click", "pydantic", "psycopg", "redis", "uvloop", "asyncio", "orjson", "logging", "subprocess", "dataclasses")
 
 
 def test_no_sigterm_is_lost_in_the_fork_window():

@@ -95,9 +95,9 @@ def test_quick_look_finds_the_same_instance_as_the_loader(tmp_path: Path, monkey
 def test_quick_look_passes_over_what_the_loader_will_refuse(tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_text("[supervisor]\nname = 3\nruntime_dir = 4\n")
-    assert locate.supervisor(str(file), environ={}) == values.Supervisor()
+    assert locate.supervisor(str(file), environ={}) == paths.Place()
     file.write_text("supervisor = 3\n")
-    assert locate.supervisor(str(file), environ={}) == values.Supervisor()
+    assert locate.supervisor(str(file), environ={}) == paths.Place()
 
 
 # What the parent may import
