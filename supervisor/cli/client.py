@@ -17,7 +17,7 @@ from ...config.errors import (
     PfsupError,
     ProtocolError,
 )
-from ...shared.frames import Frames, encode
+from ...shared.frames import MAX_REPLY_BYTES, Frames, encode
 
 REPLY_S = 5.0
 
@@ -54,7 +54,7 @@ class Connection:
     def __init__(self, path: Path, *, within_s: float) -> None:
         self._path = path
         self._sock = _connect(path, within_s)
-        self._frames = Frames()
+        self._frames = Frames(limit_bytes=MAX_REPLY_BYTES)
         self.pid, _uid, _gid = struct.unpack("3i", self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
 
     def __enter__(self) -> Connection:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, cast
 
+from ...shared.figures import bounded
 from ...shared.text import printable
 from .exits import Exit, ExitKind, classify, needed_force
 from .plan import RECOVERY_SHARE
@@ -104,14 +105,14 @@ def still_there(child: Child, now: float) -> None:
     child.recheck = now + min(RECHECK_CAP_S, max(RECHECK_FIRST_S, waited_s))
 
 
-def stop_asked(state: State, now: float, *, level: int | None = None) -> None:
+def stop_asked(state: State, now: float) -> None:
     """One more signal: the first asks for a drain, the second cuts it short, the third kills."""
     limits, stop = state.limits, state.shutdown
     if stop is None:
         recovery = now + limits.stop_s * RECOVERY_SHARE
         state.shutdown = stop = Shutdown(level=1, recovery=recovery, total=now + limits.stop_s)
     else:
-        stop.level = max(stop.level, level) if level is not None else min(3, stop.level + 1)
+        stop.level = min(3, stop.level + 1)
     if stop.level == 2:
         stop.total = min(stop.total, now + limits.hasten_s)
         stop.recovery = min(stop.recovery, stop.total)
@@ -144,11 +145,10 @@ def _beat(child: Child, message: dict[str, Any], now: float) -> None:
     said = child.said
     said.beats += 1
     said.phase = _text(message.get("phase")) or said.phase
-    age_s = message.get("phase_age_s")
-    said.phase_since = now - age_s if isinstance(age_s, int | float) else now
+    said.phase_since = now - _age_s(message.get("phase_age_s"))
     figures = message.get("figures")
     if isinstance(figures, dict):
-        said.figures = figures
+        said.figures = bounded(cast("dict[str, Any]", figures))
     said.dropped = _whole(message.get("dropped")) or 0
 
 
@@ -160,6 +160,10 @@ def _delay_s(child: Child) -> float:
 
 def _text(value: object) -> str | None:
     return printable(value) if isinstance(value, str) else None
+
+
+def _age_s(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and value >= 0 else 0.0
 
 
 def _whole(value: object) -> int | None:

@@ -15,7 +15,9 @@ from typing import Any
 
 from ...domains.contract import Identity
 from ...shared.drain import Drain
+from ...shared.figures import bounded
 from ...shared.frames import Message
+from ...shared.text import printable
 from ...shared.wake import WakeSlot
 from ..parent.wire import Wire
 
@@ -91,13 +93,14 @@ class ChildLink:
 
     def phase(self, name: str) -> None:
         """Name what the role does now; the next beat carries it."""
-        self._beat.enter(name)
+        self._beat.enter(printable(name))
 
     def waiting(self, reason: str | None) -> None:
         """Enter (with what is missing and the remedy) or leave (None) the waiting state. Repeats are not sent."""
-        if reason != self._beat.waiting:
-            self._beat.waiting = reason
-            self._send("waiting", reason=reason)
+        text = None if reason is None else printable(reason)
+        if text != self._beat.waiting:
+            self._beat.waiting = text
+            self._send("waiting", reason=text)
 
     def report(self, figures: Mapping[str, Any]) -> None:
         """Replace the figures that the next beat carries."""
@@ -177,4 +180,5 @@ class Beat:
     def message(self) -> dict[str, Any]:
         """The fields of a beat."""
         age_s = round(time.monotonic() - self._since, 3)
-        return {"phase": self._phase, "phase_age_s": age_s, "figures": self.figures, "dropped": self.dropped}
+        figures = bounded(self.figures)
+        return {"phase": self._phase, "phase_age_s": age_s, "figures": figures, "dropped": self.dropped}

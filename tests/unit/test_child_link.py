@@ -88,6 +88,21 @@ async def test_figures_travel_with_the_next_beat(ends: Ends):
     await auntil(lambda: (ends.heard.extend(ends.parent.read()) or ends.heard[-1].get("figures")) == {"sent": 7})
 
 
+@pytest.mark.parametrize("odd", ["x" * 100_000, float("nan"), "\udcff", 2**70])
+async def test_figures_that_no_status_can_show_are_left_out_and_the_beat_goes_on(ends: Ends, odd: object):
+    ends.link.report({"odd": odd})
+    ends.link.ready()
+    await auntil(lambda: (ends.heard.extend(ends.parent.read()) or ends.heard[-1].get("figures", {})).get("left_out"))
+    assert ends.parent.bad == 0
+
+
+async def test_a_long_reason_to_wait_is_cut_and_made_printable(ends: Ends):
+    ends.link.waiting("\udcff\x1b" + "x" * 100_000)
+    text = (await ends.hear("waiting"))["reason"]
+    assert text.startswith("\\udcff\\x1bxxx")
+    assert len(text) <= 500
+
+
 async def test_a_peer_is_woken_through_the_parent(ends: Ends):
     ends.link.wake_peer("dispatch")
     assert (await ends.hear("wake"))["name"] == "dispatch"

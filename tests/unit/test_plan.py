@@ -283,6 +283,15 @@ def test_something_unkillable_holds_up_nobody_elses_stop():
     assert paper.finished
 
 
+@pytest.mark.parametrize("age_s", [10**300, -1, True, "x", None, 3.5])
+def test_whatever_a_child_says_of_its_phases_age_the_supervisor_goes_on(age_s: object):
+    paper = Paper()
+    paper.get_ready()
+    paper.hear(type="beat", phase="idle", phase_age_s=age_s, figures=[1], dropped="x")
+    assert paper.child().said.phase_since <= paper.now
+    assert paper.child().said.figures == {}
+
+
 def test_an_overslept_parent_grants_one_full_period():
     paper = Paper(BOTH, limits=Limits(boot_s=15))
     paper.settle()
