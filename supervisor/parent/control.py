@@ -5,6 +5,7 @@ Only the owner of the process and root are answered. Whatever a client sends cos
 
 from __future__ import annotations
 
+import errno
 import functools
 import logging
 import os
@@ -16,15 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from ...config.errors import EXIT_INTERNAL, EXIT_NOT_PERMITTED, EXIT_USAGE, ConfigError, ProtocolError
-from ...shared.frames import Frames, encode
+from ...shared.frames import MAX_REPLY_BYTES, Frames, encode
 from .poller import Poller, Priority, Source
 
 log = logging.getLogger("pfsup.parent")
 
 MAX_CLIENTS = 16
 IDLE_S = 30.0
-OUT_LIMIT_BYTES = 1 << 20
+OUT_LIMIT_BYTES = 2 * MAX_REPLY_BYTES
 ACCEPTS_A_TURN = 32
+TURN_BYTES = 256  # of one client in one turn, some dozen requests: sixteen that flood made a turn last 5 s at 64 KiB
 
 Reply = dict[str, Any]
 Answer = Callable[[dict[str, Any]], Reply | None]
@@ -65,6 +67,7 @@ class Control:
         self._listener: socket.socket | None = None
         self._source: Source | None = None
         self._inode = 0
+        self._spare = -1
 
     def __repr__(self) -> str:
         return f"<Control path={self._path} clients={len(self._clients)}>"
@@ -82,12 +85,26 @@ class Control:
         self._source = self._poller.add(
             listener.fileno(), "control socket", Priority.CONTROL, self._accept, listener.close
         )
+        if self._spare < 0:
+            self._spare = self._take_spare()
 
     def check_path(self) -> None:
         """Create the socket anew if something took its file away."""
         if self._listener is not None and _inode(self._path) != self._inode:
             log.warning("the control socket %s was removed by someone; it is created anew", self._path)
+            self.reopen()
+
+    def reopen(self) -> None:
+        """Create the socket anew. When that cannot be, the old one stays, and the supervision goes on without it."""
+        try:
             self.open()
+        except ConfigError as error:
+            log.error("cannot create the control socket anew, signals still work: %s", "; ".join(error.problems))
+
+    def close(self) -> None:
+        """Stop listening for good."""
+        self.close_listener()
+        self._give_spare()
 
     def close_listener(self, *, unlink: bool = True) -> None:
         """Stop listening; remove the file only if it is still ours."""
@@ -122,11 +139,40 @@ class Control:
         for _ in range(ACCEPTS_A_TURN):
             try:
                 sock, _address = self._listener.accept() if self._listener else (None, None)
-            except OSError:
-                return  # nobody left, or no descriptor to be had: the next turn looks again
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self._turn_away()
+                return  # else nobody is left
             if sock is None:
                 return
             self._welcome(sock)
+
+    def _turn_away(self) -> None:
+        """There is no descriptor to be had: the spare one lets the caller in, and out. Left in the queue, the caller
+        would wake the loop for ever (seen: 86 % CPU).
+        """
+        self.counts.evicted += 1
+        self._give_spare()
+        try:
+            if self._listener is not None:
+                self._listener.accept()[0].close()
+        except OSError:
+            pass  # it went away by itself
+        self._spare = self._take_spare()
+
+    def _take_spare(self) -> int:
+        try:
+            fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return -1
+        self._poller.registry.own(fd, "spare", close=functools.partial(os.close, fd))
+        return fd
+
+    def _give_spare(self) -> None:
+        if self._spare >= 0:
+            self._poller.registry.release(self._spare)
+            os.close(self._spare)
+            self._spare = -1
 
     def _welcome(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -160,7 +206,7 @@ class Control:
         if client.out:
             self._flush(client)
         try:
-            chunk = client.sock.recv(64 * 1024)
+            chunk = client.sock.recv(TURN_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -190,7 +236,7 @@ class Control:
 
     def _send(self, client: Client, reply: Reply) -> None:
         try:
-            client.out += encode({"v": 1, **reply})
+            client.out += encode({"v": 1, **reply}, limit_bytes=MAX_REPLY_BYTES)
         except ProtocolError as error:
             client.out += encode({"v": 1, "ok": False, "code": error.exit_code, "error": str(error)})
         self._flush(client)

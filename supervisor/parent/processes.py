@@ -24,6 +24,8 @@ from .wire import Wire
 
 log = logging.getLogger("pfsup.parent")
 
+LAST_READS = 16  # turns' worth of what a child said before it ended; more than its socket can hold
+
 
 @dataclass(slots=True)
 class Process:
@@ -209,7 +211,10 @@ class Processes:
     def _reap(self, process: Process) -> None:
         """Read its last words, end its group while its pid is still its own, take its status."""
         child = process.child
-        self._read(process)
+        for _ in range(LAST_READS):
+            self._read(process)
+            if process.wire.ended:
+                break
         if os.waitid(os.P_PIDFD, process.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return
         _kill_group(process.pid)

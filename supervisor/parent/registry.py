@@ -58,7 +58,12 @@ class Registry:
 
     def check(self) -> None:
         """Compare with the kernel; remember and log what is strange."""
-        known, there = self.inherited | self._own.keys(), open_descriptors()
+        try:
+            there = open_descriptors()
+        except OSError as error:
+            log.error("cannot compare the supervisor's descriptors with the kernel's: %s", error.strerror)
+            return
+        known = self.inherited | self._own.keys()
         self.fds = len(there)
         strange = {fd: _target(fd) for fd in there if fd not in known}
         tasks = kernel_tasks() - 1

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...shared.frames import Frames, Message, encode
 
-TURN_BYTES = 64 * 1024  # of one child in one turn, so that a flood starves nobody
+TURN_BYTES = 16 * 1024  # of one child in one turn, so that a flood starves nobody: 30 ms of the worst garbage
 
 
 class Outbox:

@@ -140,6 +140,17 @@ def test_ready_that_was_said_before_the_end_is_read_before_the_end():
         until(lambda: "r is ready" in pfsup.log())
 
 
+def test_all_that_was_said_before_the_end_is_read_however_late_the_supervisor_is():
+    with Supervisor(domains={"t": "children:TalksThenGone"}) as pfsup:
+        pfsup.wait_mark("t", "there")
+        os.kill(pfsup.parent_pid, signal.SIGSTOP)
+        pfsup.open_gate("t", "go")
+        pfsup.wait_mark("t", "gone")
+        os.kill(pfsup.parent_pid, signal.SIGCONT)
+        until(lambda: " ended: " in pfsup.log())
+        assert "t is ready" in pfsup.log().partition(" ended: ")[0]
+
+
 def test_the_next_generation_starts_only_after_the_old_group_is_gone():
     with Supervisor(domains={"h": "children:LeavesHelper"}) as pfsup:
         pfsup.wait_ready()

@@ -185,6 +185,20 @@ class ReadyThenGone(Calm):
         os._exit(1)
 
 
+class TalksThenGone(Calm):
+    """When its gate `go` opens, says more than is read in one turn, then ready, and is gone."""
+
+    async def run(self, link: Link) -> None:
+        """The work."""
+        self.mark("there")
+        await self.gate("go")
+        for number in range(100):
+            link.waiting(f"{number} {'x' * 400}")
+        link.ready()
+        self.mark("gone")
+        os._exit(1)
+
+
 class LeavesHelper(Calm):
     """Forks a helper into its own group that ignores TERM; the helper's pid is in `<name>.helper`."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import signal
 import socket
 from collections.abc import Generator
@@ -13,14 +14,15 @@ from typing import Any
 
 import pytest
 from pfsup.config.errors import AlreadyRunning, ConfigError
-from pfsup.shared.frames import MAX_LINE_BYTES, encode
+from pfsup.shared.frames import MAX_REPLY_BYTES, encode
 from pfsup.supervisor.parent import lock
-from pfsup.supervisor.parent.control import IDLE_S, MAX_CLIENTS, Control
+from pfsup.supervisor.parent.control import IDLE_S, MAX_CLIENTS, TURN_BYTES, Control
 from pfsup.supervisor.parent.notify import Notify
 from pfsup.supervisor.parent.poller import Poller, Priority
 from pfsup.supervisor.parent.preload import preload
 from pfsup.supervisor.parent.registry import Registry
 from pfsup.supervisor.parent.signals import Signals, lost_terminal
+from pfsup.supervisor.parent.wire import TURN_BYTES as TURN_BYTES_OF_A_CHILD
 from pfsup.supervisor.parent.wire import Outbox, Wire
 
 
@@ -80,14 +82,14 @@ def test_one_read_takes_a_bounded_share_of_a_flood(pair: tuple[socket.socket, so
     while sent < 150:
         pair[1].send(line)
         sent += 1
-    assert 1 <= len(Wire(pair[0]).read()) <= 64 * 1024 // len(line) + 1
+    assert 1 <= len(Wire(pair[0]).read()) <= TURN_BYTES_OF_A_CHILD // len(line) + 1
 
 
 def test_a_line_over_the_limit_ends_the_wire(pair: tuple[socket.socket, socket.socket]):
     wire = Wire(pair[0])
     pair[1].setblocking(False)
-    for _ in range(3):
-        pair[1].send(b"x" * (MAX_LINE_BYTES // 2))
+    for _ in range(5):
+        pair[1].send(b"x" * TURN_BYTES_OF_A_CHILD)
         wire.read()
     assert wire.ended
     assert wire.bad == 1
@@ -209,9 +211,9 @@ class Desk:
             case "raise":
                 raise RuntimeError("a fault")
             case "much":
-                return {"ok": True, "text": "x" * (MAX_LINE_BYTES - 100)}
+                return {"ok": True, "text": "x" * (MAX_REPLY_BYTES // 2)}
             case "too much":
-                return {"ok": True, "text": "x" * MAX_LINE_BYTES}
+                return {"ok": True, "text": "x" * MAX_REPLY_BYTES}
             case _:
                 return {"ok": True}
 
@@ -234,7 +236,7 @@ def desk(tmp_path: Path, poller: Poller) -> Generator[Desk]:
     desk = Desk(tmp_path / "s.sock", poller)
     yield desk
     desk.control.say_goodbye({"ok": True})
-    desk.control.close_listener()
+    desk.control.close()
 
 
 def test_a_client_that_is_idle_for_30_seconds_is_let_go(desk: Desk):
@@ -283,12 +285,12 @@ def test_an_answer_that_is_too_long_is_an_error_that_says_so(desk: Desk):
     with desk.client() as sock:
         sock.send(encode({"verb": "too much"}))
         desk.turn()
-        assert b"the limit is 65536" in sock.recv(1000)
+        assert b"the limit is 1048576" in sock.recv(1000)
 
 
-def test_a_client_that_asks_and_does_not_read_is_cut_off_at_a_megabyte(desk: Desk):
+def test_a_client_that_asks_and_does_not_read_is_cut_off_at_two_megabytes(desk: Desk):
     with desk.client() as sock:
-        for _ in range(60):
+        for _ in range(6):
             if desk.control.clients:
                 sock.send(encode({"verb": "much"}))
                 desk.turn()
@@ -297,11 +299,11 @@ def test_a_client_that_asks_and_does_not_read_is_cut_off_at_a_megabyte(desk: Des
 
 def test_a_slow_reader_gets_all_of_its_answer(desk: Desk):
     with desk.client() as sock:
-        for _ in range(6):
+        for _ in range(3):
             sock.send(encode({"verb": "much"}))
             desk.turn()
         got = b""
-        while got.count(b"\n") < 6:
+        while got.count(b"\n") < 3:
             got += sock.recv(10_000)
             desk.turn()
         assert desk.control.clients == 1
@@ -309,6 +311,46 @@ def test_a_slow_reader_gets_all_of_its_answer(desk: Desk):
 
 def test_a_socket_file_that_someone_removed_comes_back(desk: Desk):
     desk.path.unlink()
+    desk.control.check_path()
+    with desk.client():
+        assert desk.control.clients == 1
+
+
+def test_a_client_that_floods_is_answered_a_little_in_each_turn(desk: Desk):
+    request = encode({"verb": "x"})
+    with desk.client() as sock:
+        sock.send(request * 500)
+        desk.turn()
+        assert 1 <= sock.recv(1 << 16).count(b"\n") <= TURN_BYTES // len(request) + 1
+
+
+def test_without_a_free_descriptor_a_caller_is_let_in_and_out_instead_of_waking_the_loop_for_ever(desk: Desk):
+    callers = [socket.socket(socket.AF_UNIX) for _ in range(2)]
+    with callers[0], callers[1], _no_descriptor_left():
+        for sock in callers:
+            sock.connect(os.fspath(desk.path))
+            desk.turn()
+        assert desk.poller.wait(0) == []
+        assert [sock.recv(10) for sock in callers] == [b"", b""]
+    assert desk.control.counts.evicted == 2
+    with desk.client():
+        assert desk.control.clients == 1
+
+
+def test_without_a_free_descriptor_the_comparison_with_the_kernel_waits(caplog: pytest.LogCaptureFixture):
+    with _no_descriptor_left():
+        Registry(frozenset()).check()
+    assert "cannot compare" in caplog.text
+
+
+def test_a_socket_that_cannot_come_back_ends_nothing(desk: Desk, caplog: pytest.LogCaptureFixture):
+    desk.path.unlink()
+    aside = desk.path.parent.rename(desk.path.parent.with_name("aside"))
+    desk.path.parent.touch()
+    desk.control.check_path()
+    assert "cannot create the control socket anew" in caplog.text
+    desk.path.parent.unlink()
+    aside.rename(desk.path.parent)
     desk.control.check_path()
     with desk.client():
         assert desk.control.clients == 1
@@ -324,6 +366,19 @@ def test_a_lock_of_a_childs_name_is_seen_by_its_holder(tmp_path: Path):
     with (tmp_path / "a.child").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert lock.holder(tmp_path / "a.child") == os.getpid()
+
+
+@contextmanager
+def _no_descriptor_left() -> Generator[None]:
+    """The limit is what is open now: the lowest free number is the first that is refused."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    first_free = os.open(os.devnull, os.O_RDONLY)
+    os.close(first_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (first_free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @contextmanager
