@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...config.errors import EXIT_FORCED, EXIT_OK
+from ...config.errors import EXIT_FORCED, EXIT_INTERNAL, EXIT_OK
 from ...config.values import Settings
 from ...shared.backoff import Backoff
 from . import changes, lock
@@ -76,7 +76,7 @@ class Marks:
 
 
 class Parent:
-    """One supervisor. `run` returns its exit code: 0, or 4 when something had to be killed at the end."""
+    """One supervisor. `run` returns its exit code: 0, 4 when something had to be killed, 70 after a fault of ours."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
@@ -91,7 +91,7 @@ class Parent:
         self._state = State(children=_children(setup.specs), limits=_limits(setup.settings))
         birth = Birth(settings=setup.settings, boot_id=self._boot_id, paths=setup.paths, child_main=setup.child_main)
         self._processes = Processes(self._state, self._poller, birth, wake=self._wake_peer)
-        self._verbs = Verbs(self._state, self._processes, figures=self._figures)
+        self._verbs = Verbs(self._state, self._processes, figures=self._figures, stop=self._ask_to_stop)
         self._control = Control(setup.paths.control, self._poller, self._verbs.answer)
 
     def run(self) -> int:
@@ -101,9 +101,10 @@ class Parent:
             try:
                 while not finished(self._state, self._processes.now):
                     self._turn()
-            finally:
-                code = self._close()
-        return code
+            except BaseException:
+                log.exception("the supervisor ends by a fault of its own, and its children with it")
+                return self._close(code=EXIT_INTERNAL)
+            return self._close(code=EXIT_FORCED if self._forced() else EXIT_OK)
 
     def _open(self) -> None:
         lock_fd = lock.acquire(self._setup.paths.lock)
@@ -187,10 +188,7 @@ class Parent:
         self._setup.log.reopen()
         self._registry.own(self._setup.log.fileno(), "log", close=None)
         self._processes.tell_all("reopen")
-        try:
-            self._control.open()
-        except Exception:
-            log.exception("cannot create the control socket anew; the old one stays")
+        self._control.reopen()
 
     def _duties(self, now: float) -> None:
         if now >= self._marks.path_check:
@@ -205,12 +203,14 @@ class Parent:
         if not self._verbs.wake(name):
             log.debug("a wake for %r was not passed on: it does not run", name)
 
-    def _close(self) -> int:
-        forced = [child.name for child in self._state.children.values() if child.forced]
-        code = EXIT_FORCED if forced else EXIT_OK
+    def _forced(self) -> list[str]:
+        return [child.name for child in self._state.children.values() if child.forced]
+
+    def _close(self, *, code: int) -> int:
+        forced = self._forced()
         log.info("stopped%s", f"; had to be killed: {', '.join(forced)}" if forced else "")
         self._control.say_goodbye({"ok": True, "stopped": True, "forced": forced, "code": code})
-        self._control.close_listener()
+        self._control.close()
         self._setup.paths.pid.unlink(missing_ok=True)
         self._registry.check()
         return code

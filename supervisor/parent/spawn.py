@@ -125,9 +125,10 @@ def _own_signals(start: Start) -> None:
 
     signal.set_wakeup_fd(-1)  # inherited: a SIGTERM to the child wrote into the parent's pipe (seen)
     signal.signal(signal.SIGTERM, note)
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGTTOU):
+    # USR1 asks for a dump of stacks; a child that cannot write one must not die of the question.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGTTOU, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    for number in (signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2):
+    for number in (signal.SIGCHLD, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...config.errors import EXIT_FAILED, EXIT_USAGE
 from ...shared.text import printable
-from . import changes, status
+from . import status
 from .processes import Processes
 from .table import Desired, State
 
@@ -18,12 +18,15 @@ VERBS = ("status", "probe", "stop", "wake", *CHILD_VERBS)
 
 
 class Verbs:
-    """Answers requests by the table; `figures` are the supervisor's own for `status`."""
+    """Answers requests by the table; `figures` are the supervisor's own for `status`, `stop` is its first signal."""
 
-    def __init__(self, state: State, processes: Processes, *, figures: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, state: State, processes: Processes, *, figures: Callable[[], dict[str, Any]], stop: Callable[[], None]
+    ) -> None:
         self._state = state
         self._processes = processes
         self._figures = figures
+        self._stop = stop
 
     def answer(self, request: dict[str, Any]) -> Reply | None:
         """The reply, or None when the client is answered at the supervisor's end (`stop`)."""
@@ -35,7 +38,7 @@ class Verbs:
                 return _yes(live=status.is_live(self._state), ready=status.is_ready(self._state))
             case "stop":
                 if self._state.shutdown is None:
-                    changes.stop_asked(self._state, self._processes.now)
+                    self._stop()
                 return None
             case "wake":
                 return self._wake(name)

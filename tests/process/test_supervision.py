@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,19 @@ from support.supervisor import Supervisor, descriptors, is_alive
 from support.waiting import until
 
 TWO = {"a": "children:Calm", "b": "children:Calm"}
+FAULTY = """
+import os, pathlib, pfsup.__main__
+from pfsup.supervisor.parent.loop import Parent
+turn = Parent._turn
+
+def faulty(parent):
+    if pathlib.Path(os.environ["GATES_DIR"], "fault").exists():
+        raise RuntimeError("told to")
+    turn(parent)
+
+Parent._turn = faulty
+pfsup.__main__.main()
+"""
 
 
 def test_a_killed_child_is_restarted_and_the_others_are_undisturbed():
@@ -149,6 +164,19 @@ def test_all_that_was_said_before_the_end_is_read_however_late_the_supervisor_is
         os.kill(pfsup.parent_pid, signal.SIGCONT)
         until(lambda: " ended: " in pfsup.log())
         assert "t is ready" in pfsup.log().partition(" ended: ")[0]
+
+
+def test_a_fault_of_the_supervisors_own_is_logged_and_takes_the_children_along():
+    with Supervisor(domains=TWO, start=False) as pfsup:
+        words = pfsup.start_command[3:]
+        with pfsup.log_path.open("ab") as log:
+            pfsup.process = subprocess.Popen([sys.executable, "-c", FAULTY, *words], stderr=log, env=pfsup.environ)
+        until(lambda: pfsup.is_ready)
+        (pfsup.gates / "fault").touch()
+        assert pfsup.wait_exit() == 70
+        assert "ends by a fault of its own" in pfsup.log()
+        assert "RuntimeError: told to" in pfsup.log()
+        assert not pfsup.socket_path.exists()
 
 
 def test_the_next_generation_starts_only_after_the_old_group_is_gone():

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pfsup.shared.frames import encode
 from support.supervisor import HANG_S, SUPPORT, Supervisor, descriptors
 from support.terminal import on_a_terminal
 from support.waiting import until
@@ -87,7 +88,8 @@ def test_a_log_whose_reader_is_gone_stops_nothing_and_is_counted():
         pfsup.wait_state("a", "ready", generation=2)
 
 
-def test_only_the_parent_speaks_to_systemd():
+@pytest.mark.parametrize("how", ["signal", "command"])
+def test_only_the_parent_speaks_to_systemd(how: str):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, Supervisor(domains=CALM, start=False) as pfsup:
         manager.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         manager.settimeout(HANG_S)
@@ -97,10 +99,16 @@ def test_only_the_parent_speaks_to_systemd():
         told = [_datagram(manager, pfsup.parent_pid) for _ in range(3)]
         assert told[0] == f"READY=1\nMAINPID={pfsup.parent_pid}"
         assert told[1:] == ["WATCHDOG=1", "WATCHDOG=1"]
-        pfsup.signal(signal.SIGTERM)
-        while (text := _datagram(manager, pfsup.parent_pid)) == "WATCHDOG=1":
-            pass
+        with pfsup.connect() as sock:
+            if how == "signal":
+                pfsup.signal(signal.SIGTERM)
+            else:
+                sock.sendall(encode({"v": 1, "verb": "stop"}))
+            while (text := _datagram(manager, pfsup.parent_pid)) == "WATCHDOG=1":
+                pass
         assert text == "STOPPING=1"
+        pfsup.wait_exit()
+        assert "stopping; at most" in pfsup.log()
 
 
 def test_a_module_that_starts_a_thread_at_import_is_refused_by_name():
