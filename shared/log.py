@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import select
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -48,16 +49,32 @@ class JsonFormatter(logging.Formatter):
             "text": _message(record),
         }
         if record.exc_info:
-            entry["trace"] = self.formatException(record.exc_info)
+            trace = self.formatException(record.exc_info)
+            entry["trace"] = trace.encode("utf-8", "backslashreplace").decode()  # orjson refuses lone surrogates
         return orjson.dumps(entry, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
 class SteadyHandler(logging.StreamHandler[TextIO]):
-    """Writes and flushes each line; when the disk is full or the reader is gone it drops the line and counts it."""
+    """Writes and flushes each line; when the disk is full or the reader is gone it drops the line and counts it.
+
+    So it does when a pipe's reader sleeps or a terminal was stopped with Ctrl-S: a write that waits would stop the loop
+    of whoever logs, and no signal ends that wait.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self.errors = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line, in parts that a pipe takes whole (PIPE_BUF), or count it as lost."""
+        try:
+            line = self.format(record) + self.terminator
+            for part in _parts(line):
+                _fail_if_full(self.stream)
+                self.stream.write(part)
+                self.flush()
+        except Exception:
+            self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Count the lost line. logging's own answer is nine lines of traceback on the stream that just failed."""
@@ -117,6 +134,23 @@ class Repeats:
         if self._count:
             self._logger.warning("%s (repeated %d times)", self._last, self._count)
         self._count = 0
+
+
+def _parts(line: str) -> list[str]:
+    """Cut so that each part is at most PIPE_BUF (4096) bytes of UTF-8: poll() promises room for no more."""
+    size = select.PIPE_BUF // 4 if not line.isascii() else select.PIPE_BUF
+    return [line[at : at + size] for at in range(0, len(line), size)]
+
+
+def _fail_if_full(stream: TextIO) -> None:
+    """Raise BlockingIOError when a write would wait. A regular file is always ready, and so is a stream in memory."""
+    poll = select.poll()
+    try:
+        poll.register(stream.fileno(), select.POLLOUT)
+    except (AttributeError, OSError, ValueError):
+        return  # it has no descriptor
+    if not poll.poll(0):
+        raise BlockingIOError
 
 
 def _open(path: str) -> tuple[TextIO, str | None]:

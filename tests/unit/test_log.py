@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pfsup.config.values import Log
-from pfsup.shared.log import LOGGER_NAME, Repeats, configure
+from pfsup.shared.log import LOGGER_NAME, Repeats, SteadyHandler, TextFormatter, configure
 from pfsup.shared.text import printable
 
 LOGGER = logging.getLogger(LOGGER_NAME)
@@ -85,6 +86,35 @@ def test_full_disk_loses_lines_and_counts_them() -> None:
     LOGGER.info("two")
     assert handler.errors == 2
     LOGGER.removeHandler(handler)
+
+
+@pytest.mark.parametrize("text", ["a short line", "多" * 3000])
+def test_a_pipe_that_nobody_empties_loses_lines_and_holds_nobody_up(text: str) -> None:
+    """A write that waits for the reader would stop the loop of whoever logs, supervisor included."""
+    reader, writer = os.pipe()
+    with open(reader, "rb"), open(writer, "w", encoding="utf-8") as pipe:  # noqa: PTH123 - descriptors
+        handler = SteadyHandler(pipe)
+        handler.setFormatter(TextFormatter("parent"))
+        record = LOGGER.makeRecord(LOGGER_NAME, logging.INFO, __file__, 1, text, (), None)
+        while handler.errors < 2:
+            handler.handle(record)
+        assert len(os.read(reader, 1 << 20)) >= 4096
+        lost = handler.errors
+        handler.handle(record)
+        assert handler.errors == lost
+        assert os.read(reader, 1 << 20).decode().endswith(f"{text}\n")
+
+
+def test_a_json_trace_with_a_lone_surrogate_is_a_line_all_the_same(tmp_path: Path) -> None:
+    """File names and other programs' words hold them; the writer of JSON refuses them."""
+    file = tmp_path / "log"
+    handler = configure(Log(file=str(file), format="json"), who="parent")
+    try:
+        raise ValueError("\udcff")
+    except ValueError:
+        LOGGER.exception("it broke")
+    assert handler.errors == 0
+    assert "\\udcff" in json.loads(file.read_text())["trace"]
 
 
 def test_unwritable_log_file_falls_back_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
