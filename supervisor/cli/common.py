@@ -33,14 +33,18 @@ def load(config_path: str | None) -> Loaded:
 
 def print_json(fields: Mapping[str, Any]) -> None:
     """Print one JSON object on one line; `schema` tells readers which shape this is."""
-    sys.stdout.write(orjson.dumps({"schema": 1, **fields}, option=orjson.OPT_NON_STR_KEYS).decode() + "\n")
-    sys.stdout.flush()
+    print(orjson.dumps({"schema": 1, **fields}, option=orjson.OPT_NON_STR_KEYS).decode(), flush=True)
 
 
 def complain(error: PfsupError) -> int:
     """Write the error to standard error and return the exit code it asks for."""
-    sys.stderr.write(f"pfsup: {error}\n")
+    complain_of(str(error))
     return error.exit_code
+
+
+def complain_of(text: str) -> None:
+    """Write one complaint to standard error; nowhere when that is closed."""
+    print(f"pfsup: {text}", file=sys.stderr)
 
 
 def fail(error: PfsupError) -> None:

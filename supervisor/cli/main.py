@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import traceback
 from importlib import import_module
 
 import click
 
-from ...config.errors import EXIT_INTERNAL, PfsupError
-from .common import complain
+from ...config.errors import EXIT_FAILED, EXIT_INTERNAL, EXIT_OK, PfsupError
+from ...shared.text import printable
+from .common import complain, complain_of
+
+EXIT_INTERRUPTED = 130
 
 # Each is a file beside this one that holds it, as `command`.
 COMMANDS = (
@@ -48,18 +54,59 @@ def pfsup() -> None:
 
 
 def run(argv: list[str]) -> int:
-    """Run the command in `argv` and return its exit code. No traceback reaches the user for a known error."""
+    """Run the command in `argv` and return its exit code. No traceback reaches the user."""
+    try:
+        return _run(argv)
+    except PfsupError as error:
+        return complain(error)
+    except OSError as error:
+        return _refused(error)
+    except Exception as error:
+        return _our_fault(error)
+
+
+def _run(argv: list[str]) -> int:
     try:
         result = pfsup.main(args=argv, prog_name="pfsup", standalone_mode=False)
+        _flush()
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     except click.Abort:
-        return 130
+        return EXIT_INTERRUPTED
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except PfsupError as error:
-        return complain(error)
-    except BrokenPipeError:
-        return EXIT_INTERNAL
-    return result if isinstance(result, int) else 0
+    return result if isinstance(result, int) else EXIT_OK
+
+
+def _flush() -> None:
+    """What cannot be written is told by us; the interpreter's own last flush would tell it with a traceback."""
+    if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison] - it is None when descriptor 1 is closed
+        sys.stdout.flush()
+
+
+def _refused(error: OSError) -> int:
+    """The system's word, for instance of a full disk behind standard output. Not of a reader that has seen enough."""
+    if not isinstance(error, BrokenPipeError):
+        place = f" ({printable(str(error.filename))})" if error.filename else ""
+        complain_of(f"cannot finish: {error.strerror or type(error).__name__}{place}")
+    try:
+        _flush()
+    except OSError:
+        _drop_output()
+    return EXIT_FAILED
+
+
+def _drop_output() -> None:
+    """Let what is still buffered go nowhere, so that leaving does not fail as well."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+def _our_fault(error: Exception) -> int:
+    """One line that a report can be made of: what, and where. Its text may hold anything, so it is not shown."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{last.name} in {os.path.basename(last.filename)}:{last.lineno}"  # noqa: PTH119 - text, not a path
+    complain_of(f"cannot finish: a fault of pfsup's own, {type(error).__name__} at {where}; please report it")
+    return EXIT_INTERNAL

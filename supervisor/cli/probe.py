@@ -10,15 +10,19 @@ from ...config.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, PfsupError
 if TYPE_CHECKING:
     import click
 
-USAGE = "usage: pfsup probe live|ready [-c FILE]\n"
+USAGE = "usage: pfsup probe live|ready [-c FILE]"
+HELP = f"{USAGE}\n\nExit 0 if the supervisor is live (its loop turns) or ready (every wanted child works), else 1."
 REPLY_S = 2.0
 
 
 def main(argv: list[str]) -> int:
     """Answer by exit code: 0 yes; 1 no, or nobody answers; 2 usage. `argv` is what follows `probe`."""
     config, words, bad = _parse(argv)
+    if not bad and words in (["--help"], ["-h"]):
+        print(HELP)
+        return EXIT_OK
     if bad or words not in (["live"], ["ready"]):
-        sys.stderr.write(USAGE)
+        print(USAGE, file=sys.stderr)
         return EXIT_USAGE
     return probe(words[0], config)
 
@@ -31,11 +35,14 @@ def probe(what: str, config_path: str | None) -> int:
     try:
         reply = ask(control_path(config_path), "probe", within_s=REPLY_S)
     except PfsupError as error:
-        sys.stderr.write(f"pfsup: {error}\n")
-        return EXIT_FAILED
-    if reply.get(what) is True:
-        return EXIT_OK
-    sys.stderr.write(f"pfsup: not {what}; see: pfsup status\n")
+        return _no(str(error))
+    except (OSError, KeyboardInterrupt) as error:
+        return _no(f"cannot ask: {getattr(error, 'strerror', None) or 'interrupted'}")
+    return EXIT_OK if reply.get(what) is True else _no(f"not {what}; see: pfsup status")
+
+
+def _no(why: str) -> int:
+    print(f"pfsup: {why}", file=sys.stderr)
     return EXIT_FAILED
 
 

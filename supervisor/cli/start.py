@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -36,6 +37,7 @@ def command(config_path: str | None, only: tuple[str, ...], app_dir: Path | None
 
 def start(settings: Settings, *, only: tuple[str, ...] = (), app_dir: Path | None = None) -> int:
     """Run until stopped; the exit code. Raises ConfigError for what can be known to be wrong without a server."""
+    _open_standard_descriptors()
     specs = chosen(children(settings), only)
     _refuse_exec(settings)
     if app_dir is not None:
@@ -56,6 +58,18 @@ def start(settings: Settings, *, only: tuple[str, ...] = (), app_dir: Path | Non
         log=log_file,
     )
     return Parent(setup).run()
+
+
+def _open_standard_descriptors() -> None:
+    """Put /dev/null where 0, 1 or 2 is closed: else the next thing opened gets the number, and a stray line of a
+    library's lands in the lock file or on a link (seen: the epoll became every child's standard input).
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace", closefd=False))
 
 
 def children(settings: Settings) -> list[Spec]:
