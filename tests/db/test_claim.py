@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from support.database import Database
 from support.outbox import Claimer, column, fill, leased, stage
+from support.plans import explained
 
 
 def test_claim_takes_due_rows_in_the_order_of_due_time_then_id(database: Database):
@@ -196,20 +197,6 @@ def test_claim_refuses_senseless_limits(database: Database, bad: dict[str, Any])
     with Claimer(database) as claimer, pytest.raises(psycopg.Error) as caught:
         claimer.claim(**bad)
     assert caught.value.sqlstate == "PF400"
-
-
-def explained(database: Database, name: str, params: tuple[Any, ...]) -> str:
-    """The plans of the statements inside a function, as auto_explain sees them."""
-    said: list[str] = []
-    with database.superuser() as conn:
-        conn.add_notice_handler(lambda notice: said.append(notice.message_primary or ""))
-        conn.execute("LOAD 'auto_explain'")
-        conn.execute("SET auto_explain.log_min_duration = 0")
-        conn.execute("SET auto_explain.log_nested_statements = on")
-        conn.execute("SET client_min_messages = log")
-        marks = ", ".join(["%s"] * len(params))
-        conn.execute(f"SELECT * FROM pfsup.{name}({marks})".encode(), params)
-    return "\n".join(said)
 
 
 @pytest.mark.parametrize("statistics", ["stale", "fresh"])

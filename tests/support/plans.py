@@ -38,6 +38,20 @@ def plan(database: Database, query: bytes, params: Mapping[str, Any], *, mode: s
     return list(_steps(row[0][0]["Plan"]))
 
 
+def explained(database: Database, name: str, params: tuple[Any, ...]) -> str:
+    """The plans of the statements inside a function, as auto_explain sees them."""
+    said: list[str] = []
+    with database.superuser() as conn:
+        conn.add_notice_handler(lambda notice: said.append(notice.message_primary or ""))
+        conn.execute("LOAD 'auto_explain'")
+        conn.execute("SET auto_explain.log_min_duration = 0")
+        conn.execute("SET auto_explain.log_nested_statements = on")
+        conn.execute("SET client_min_messages = log")
+        marks = ", ".join(["%s"] * len(params))
+        conn.execute(f"SELECT * FROM pfsup.{name}({marks})".encode(), params)
+    return "\n".join(said)
+
+
 def sequential(steps: list[Step], *tables: str) -> list[str]:
     """Which of these tables the plan reads from end to end."""
     return [step.table for step in steps if step.kind == "Seq Scan" and step.table in tables]
