@@ -11,11 +11,14 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool
 
 from ...config.errors import PfsupError
+from ..backoff import Backoff
 from ..db.connect import Connection, limited
+from ..db.ready import is_away
 from .beats import Beats
 from .calls import Calls, EffectAnswer, late_is_told, settle_params
+from .ender import pause
 from .hold import Hold
-from .outcomes import Settlement
+from .outcomes import Late, Settlement
 
 CONSUMED = Settlement(outcome="consumed")
 
@@ -50,10 +53,23 @@ class PoolPort:
         """Persist one step of an effect, and remember what is open."""
         if state == "begun":
             self._hold.open_effects.add(name)  # before the answer: a lost answer leaves it open
-        answer = await self._calls.effect(self._hold, state, name, ref)
+        answer = await self._persist(state, name, ref)
         if state != "begun" or answer.verdict == "done":
             self._hold.open_effects.discard(name)
         return answer
+
+    async def _persist(self, state: str, name: str, ref: str | None) -> EffectAnswer:
+        """Again while the database is away, as long as the row is ours: the provider has answered, and a restart of the
+        database would make that an unknown outcome (9 of 20 runs). Writing the same step twice changes nothing.
+        """
+        backoff = Backoff(0.1, 5.0)
+        while True:
+            try:
+                return await self._calls.effect(self._hold, state, name, ref)
+            except Exception as error:
+                if self._hold.lost or not is_away(error) or isinstance(error, Late):
+                    raise
+                await pause(backoff.next_s())
 
     def write_effect_now(self, state: str, name: str, ref: str | None) -> EffectAnswer:
         """The same from a plain function's thread."""
