@@ -9,12 +9,15 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any
 
 import psycopg
 import psycopg_pool
 import redis.exceptions as broker
+from psycopg.abc import Buffer
 from psycopg.rows import dict_row
+from psycopg.types.datetime import TimestamptzLoader
 from psycopg_pool import AsyncConnectionPool
 
 from ..config.errors import PfsupError
@@ -75,12 +78,26 @@ class Session:
         began = time.monotonic()
         try:
             async with conn.cursor(row_factory=dict_row) as cursor:
+                cursor.adapters.register_loader("timestamptz", AnyTime)
                 await cursor.execute(query, params, prepare=None if conn.pooled else True)
                 return await cursor.fetchall() if cursor.description else [{"changed": cursor.rowcount}]
         finally:
             alarm.cancel()
             self.database_s += time.monotonic() - began
             self.statements += 1
+
+
+class AnyTime(TimestamptzLoader):
+    """A time that Python cannot hold (infinity, BC, after the year 9999) comes as the server's text, which compares and
+    goes back as it came: one row with such a time would else end every cycle of its domain.
+    """
+
+    def load(self, data: Buffer) -> datetime | str:  # pyright: ignore[reportIncompatibleMethodOverride] - wider on purpose
+        """The time, or its text."""
+        try:
+            return super().load(data)
+        except psycopg.DataError:
+            return bytes(data).decode()
 
 
 async def paced(drain: Drain, began: float, share: float) -> None:

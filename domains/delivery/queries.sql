@@ -44,7 +44,8 @@ SELECT f.id, f.since AS last_at, f.id AS last_id, NULL::integer AS looked, NULL:
 FROM free AS f
 UNION ALL
 SELECT NULL, last.since, last.id, (SELECT count(*)::integer FROM page), (SELECT count(*)::integer FROM stuck),
-       (SELECT extract(epoch FROM statement_timestamp() - min(s.since))::float8 FROM stuck AS s)
+       (SELECT extract(epoch FROM statement_timestamp() - min(s.since) FILTER (WHERE isfinite(s.since)))::float8
+        FROM stuck AS s)
 FROM (SELECT) AS one
 LEFT JOIN LATERAL (SELECT p.since, p.id FROM page AS p ORDER BY p.since DESC, p.id DESC LIMIT 1) AS last ON true
 ORDER BY 4 NULLS FIRST, 2, 3;
