@@ -97,7 +97,7 @@ class Agent:
             await self.desk.write(conn, task, "progress_turn", phase="result_received", **turn.right)
             await self.desk.write(conn, task, "apply_effect", effect=effect)
             await self._append(conn, task, turn, "effect_done", {"effect": effect, "ref": ref})
-        await self.desk.at("effect stored", task)
+        await self.desk.at("effect_stored", task)
 
     async def _ask(self, task: Task, turn: Turn) -> None:
         async with self.desk.settling(task) as conn:

@@ -73,7 +73,7 @@ class Workflow:
             await self.desk.write(conn, task, "finish_node", node=node.id, attempt=node.attempt)
             if effect is not None:
                 await self.desk.write(conn, task, "apply_effect", effect=effect)
-        await self.desk.at("node stored", task)
+        await self.desk.at("node_stored", task)
 
     async def _intend(self, task: Task, lease: UUID, node: Node) -> str:
         async with self.desk.transaction() as conn:

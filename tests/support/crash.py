@@ -1,0 +1,337 @@
+"""The product with its workers in processes of their own, to be killed at the n-th named point; recovery by hand.
+
+Dispatch is the test: `send` writes a pending envelope's entry into one of two streams. Workers that are to die read
+`doomed`, one that lives as long as the scene reads `healthy`: so a message goes to the one it is meant for, at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import uvloop
+from pfsup.config import values
+from pfsup.domains.report import Report
+from pfsup.shared.db.pool import open_pool
+from pfsup.shared.points import NO_POINTS, Points
+from pfsup.shared.worker.task import Task
+from pfsup.shared.worker.worker import Worker
+from pfsup.supervisor.demo.product.actors import register
+from pfsup.supervisor.demo.product.app import App
+from pfsup.supervisor.demo.product.desk import Desk, product_queries
+from pfsup.supervisor.demo.product.outside import Outside
+from pfsup.supervisor.demo.provider import received
+
+from .crash_outside import provider
+from .database import Database
+from .dispatcher import kill
+from .messages import Stream
+from .recovery import Domain, Outbox, domain, envelopes
+from .rows import Rows, rows_of
+from .runs import owner_of
+from .servers import redis_client
+from .waiting import until
+
+KINDS = ("delivery", "local_edit", "image_session", "workflow", "agent")
+DOOMED, HEALTHY = "crash:doomed", "crash:healthy"
+LONG_S = 3600.0  # no lease ends and nothing is prolonged unless the test says so
+TABLES = {
+    "delivery": "delivery_jobs",
+    "local_edit": "local_edit_tasks",
+    "image_session": "image_tasks",
+    "workflow": "workflow_runs",
+    "agent": "agent_turns",
+}
+ROUNDS = 6
+# A lease that has ended stays as it is: recovery believes what it sees twice.
+PAST = "clock_timestamp() - interval '1 minute'"
+LOSSES = (
+    f"UPDATE pfsup.async_dispatches SET lease_expires_at = {PAST}"
+    " WHERE status = 'running' AND lease_expires_at > clock_timestamp()",
+    f"UPDATE pfsup.async_dispatches SET check_at = {PAST} WHERE status IN ('sent', 'running')",
+    f"UPDATE pfsup.async_dispatches SET sent_at = {PAST} - interval '1 hour' WHERE status = 'sent'",
+    f"UPDATE productflow.workflow_runs SET lease_expires_at = {PAST} WHERE lease_expires_at > clock_timestamp()",
+    f"UPDATE productflow.agent_turns SET lease_expires_at = {PAST} WHERE lease_expires_at > clock_timestamp()",
+)
+
+
+class KilledAt(Points):
+    """Says the name of every point on a pipe and kills the process at the n-th, unless it is 0. Armed from the start,
+    or when `armed` is set.
+    """
+
+    def __init__(self, nth: int, pipe: int, *, armed: bool = True) -> None:
+        self.left = nth
+        self.pipe = pipe
+        self.armed = armed
+
+    async def reach(self, name: str, **facts: object) -> None:
+        del facts
+        if not self.armed:
+            return
+        os.write(self.pipe, f"{name}\n".encode())
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextmanager
+def forked(work: Callable[[], object]) -> Generator[int]:
+    """A child that does `work` and ends without the test's own endings; killed and reaped at the end of the block."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    try:
+        yield pid
+    finally:
+        kill(pid)
+
+
+def run_to_its_end(work: Callable[[int], object]) -> tuple[list[str], int]:
+    """Fork a child that is given a pipe, and wait for its end: the points it came to, and the signal that ended it."""
+    heard, said = os.pipe()
+    with forked(lambda: work(said)) as pid, os.fdopen(heard, "rb") as lines:
+        os.close(said)
+        points = lines.read().decode().splitlines()  # until the child's end closes its side
+        _, status = os.waitpid(pid, 0)
+    return points, os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+
+def work(database: Database, outside: Path, *, stream: str, points: Points = NO_POINTS) -> None:
+    """Be a worker of the product until killed."""
+    uvloop.run(serve(database, outside, stream=stream, points=points, stop=asyncio.Event()))
+
+
+async def serve(database: Database, outside: Path, *, stream: str, points: Points, stop: asyncio.Event) -> None:
+    """A worker of the product that reads one stream, until `stop`."""
+    where = values.Database(url=database.worker_url)
+    worker = Worker(
+        database=where, redis=database.redis_url, queues={"all": stream}, concurrency=4, lease_s=LONG_S, drain_s=5
+    )
+    pool = open_pool(where, values.Pool(min=1, max=4), application_name="product")
+    async with pool:
+        desk = Desk(pool=pool, queries=product_queries(), outside=Outside(str(outside)), points=points, lease_s=LONG_S)
+        register(worker, desk)
+        worker.actor("mail")(Mail(desk))
+        await worker.serve(stop, consumer=f"c{os.getpid()}")
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """An actor without a business domain: pfsup's own journal is the only one that it has."""
+
+    desk: Desk
+
+    async def __call__(self, task: Task) -> None:
+        """One call outside within an effect, then the end."""
+        await self.desk.at("begun", task)
+        async with task.effect("main", ref=str(task.id)) as effect:
+            await self.desk.at("effect_begun", task)
+            if not effect.done:
+                effect.ref = await self.desk.call(task, key=str(task.id), index=0)
+        await self.desk.at("effect_done", task)
+        async with self.desk.settling(task):
+            pass
+
+
+@dataclass(slots=True, kw_only=True)
+class Recovering:
+    """Recovery's domains by kind, on one loop that stands still between the calls, so that the test may fork."""
+
+    runner: asyncio.Runner
+    stack: AsyncExitStack
+    database: Database
+    open: dict[str, Domain | Outbox] = field(default_factory=dict[str, Domain | Outbox])
+
+    def cycle(self, kind: str) -> Report:
+        """One cycle of the domain; its failures fail the test."""
+        report = self.runner.run(self._cycle(kind))
+        assert not report.errors, report.errors
+        return report
+
+    async def _cycle(self, kind: str) -> Report:
+        if kind not in self.open:
+            self.open[kind] = await self.stack.enter_async_context(recovering(self.database, kind))
+        found = self.open[kind]
+        report = await found.run()
+        found.clock.pass_(found.looks.grace_s + 1)
+        return report
+
+
+def recovering(database: Database, kind: str, *, points: Points = NO_POINTS, **section: Any) -> Any:
+    """The domain of this kind (`envelope`: with the others there to own their actors), as an async context."""
+    if kind == "envelope":
+        redis = replace(values.Redis(), url=database.redis_url)
+        return envelopes(database, redis=redis, others=KINDS, points=points, **section)
+    return domain(database, kind, points=points, **section)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Scene:
+    """One database with the product, its provider, and a healthy worker."""
+
+    database: Database
+    rows: Rows
+    app: App
+    doomed: Stream
+    healthy: Stream
+    socket: Path
+    log: Path
+    recovery: Recovering
+    source: str
+    entries: Iterator[int]
+
+    def send(self, to: Stream) -> int:
+        """Write the entries of all pending envelopes into a stream, as dispatch does; how many."""
+        pending = self.rows.all("SELECT id, actor FROM pfsup.async_dispatches WHERE status = 'pending' ORDER BY id")
+        for row in pending:
+            self._deliver(to, row.id, row.actor)
+        return len(pending)
+
+    def _deliver(self, to: Stream, number: int, actor: str) -> None:
+        """The mark before the message: nobody can be faster than it."""
+        entry = f"{next(self.entries)}-1"
+        to.owner.mark(number, sink_ref=f"{to.name} {entry}")
+        fields = {"v": "1", "dispatch_id": str(number), "source": self.source, "actor": actor, "headers": "{}"}
+        to.client.xadd(to.name, fields, id=entry)
+
+    def send_twice(self, number: int, actor: str) -> None:
+        """A message that is delivered once more: what a worker that died before its acknowledgement leaves."""
+        fields = {"v": "1", "dispatch_id": str(number), "source": self.source, "actor": actor, "headers": "{}"}
+        self.healthy.client.xadd(HEALTHY, fields, id=f"{next(self.entries)}-1")
+        until(self.healthy.is_empty)
+
+    def killed_worker(self, nth: int) -> tuple[list[str], int]:
+        """A worker that reads what was sent to the doomed and dies at its n-th point; its points, its signal."""
+        return run_to_its_end(lambda pipe: work(self.database, self.socket, stream=DOOMED, points=KilledAt(nth, pipe)))
+
+    def is_connected(self, worker: int) -> bool:
+        """Whether the server still serves a worker process: what it was asked before a kill it does after it."""
+        name = f"pfsup:worker:c{worker}"
+        return bool(self.rows.all("SELECT FROM pg_stat_activity WHERE application_name = %s", name))
+
+    def lose_everybody(self) -> None:
+        """Every lease that is held has ended, every message lies with nobody who will ever take it up."""
+        for statement in LOSSES:
+            self.rows.all(statement)
+        for stream in (self.doomed, self.healthy):
+            for entry in stream.pending():
+                stream.client.xclaim(stream.name, "pfsup", "nobody", 0, [entry], idle=7_200_000, justid=True)
+
+    def converge(self, *kinds: str) -> int:
+        """Cycles and healthy workers in turn until nothing is open; returns the rounds that it took."""
+        for turn in range(1, ROUNDS + 1):
+            for kind in (*kinds, *kinds):  # two looks
+                self.lose_everybody()
+                self.rows.awake()
+                self.recovery.cycle(kind)
+            if not self.send(self.healthy):
+                assert not self.open_envelopes(), self.open_envelopes()
+                return turn
+            self.worked_off()
+        raise AssertionError(f"still open after {ROUNDS} rounds: {self.open_envelopes()}")
+
+    def open_envelopes(self) -> list[Any]:
+        """Envelopes at work."""
+        return self.rows.all(
+            "SELECT id, actor, delivery_key, status, last_error FROM pfsup.async_dispatches"
+            " WHERE status IN ('sent', 'running')"
+        )
+
+    def work_on(self) -> None:
+        """Let the healthy worker do what is pending."""
+        self.send(self.healthy)
+        self.worked_off()
+
+    def worked_off(self) -> None:
+        """Wait until the healthy worker has ended every message."""
+        until(lambda: not self.open_envelopes() and self.healthy.is_empty(), within_s=20, what=repr(self))
+
+    def __repr__(self) -> str:
+        entries = self.healthy.client.xrange(HEALTHY)
+        return f"<Scene open={self.open_envelopes()} entries={entries} pending={self.healthy.pending()}>"
+
+    def stage(self, actor: str) -> int:
+        """An envelope that stands for no row of the product; its id."""
+        return self.rows.one("SELECT id FROM pfsup.stage(%s, '1')", actor).id
+
+    def end_of(self, kind: str, number: str) -> str:
+        """The status of a row of the product, or of an envelope."""
+        if kind == "envelope":
+            return str(self.rows.one("SELECT status FROM pfsup.async_dispatches WHERE id = %s", int(number)).status)
+        return str(self.rows.row(TABLES[kind], number).status)
+
+    def calls(self) -> Counter[tuple[str, int]]:
+        """How often the provider was asked for each (task, index), by its own log."""
+        return received(self.log)
+
+    def wipe(self) -> None:
+        """Empty every table and stream, and the provider's log."""
+        for table in (
+            "pfsup.dispatch_effects", "pfsup.restaged", "pfsup.recovery_ledger", "pfsup.audit_log",
+            "pfsup.async_dispatches", "productflow.delivery_jobs", "productflow.provider_effects",
+            "productflow.local_edit_tasks", "productflow.image_tasks", "productflow.image_candidates",
+            "productflow.workflow_runs", "productflow.workflow_node_runs", "productflow.agent_turns",
+            "productflow.agent_turn_events", "productflow.agent_tasks", "productflow.agent_conversations",
+        ):  # fmt: skip
+            self.rows.all(f"DELETE FROM {table}")
+        self.doomed.client.delete(DOOMED)
+        os.truncate(self.log, 0)
+
+    def live_envelopes(self) -> Counter[str]:
+        """How many live envelopes each key has."""
+        rows = self.rows.all(
+            "SELECT delivery_key AS key FROM pfsup.async_dispatches"
+            " WHERE status IN ('pending', 'held', 'sent', 'running', 'dead', 'unknown') AND delivery_key IS NOT NULL"
+        )
+        return Counter(row.key for row in rows)
+
+
+@contextmanager
+def scene_of(database: Database, directory: Path, *, workers: int = 1) -> Generator[Scene]:
+    """The product with `workers` healthy workers; everything is ended at the end."""
+    with ExitStack() as stack:
+        socket, log = stack.enter_context(provider(directory))
+        for _ in range(workers):
+            stack.enter_context(forked(lambda: work(database, socket, stream=HEALTHY)))
+        rows = stack.enter_context(rows_of(database))
+        owner = stack.enter_context(owner_of(database))
+        client = stack.enter_context(redis_client(database.redis_url))
+        conn = stack.enter_context(psycopg.connect(database.app_url, autocommit=True))
+        yield Scene(
+            database=database,
+            rows=rows,
+            app=App(conn, product_queries()),
+            doomed=Stream(client, owner, DOOMED),
+            healthy=Stream(client, owner, HEALTHY),
+            socket=socket,
+            log=log,
+            recovery=stack.enter_context(recovery_of(database)),
+            source=owner.source(),
+            entries=count(1),
+        )
+
+
+@contextmanager
+def recovery_of(database: Database) -> Generator[Recovering]:
+    """Recovery on a loop of its own."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        stack = AsyncExitStack()
+        try:
+            yield Recovering(runner=runner, stack=stack, database=database)
+        finally:
+            runner.run(stack.aclose())
