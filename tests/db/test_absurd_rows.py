@@ -45,3 +45,40 @@ async def test_expired_turn_with_an_infinite_lease_end_is_collected(productflow:
     async with domain(productflow, "agent") as agent:
         await agent.run()
     assert rows.row("agent_turns", turn).owner is None
+
+
+def note_absurdly(rows: Rows, job: str, **columns: str) -> None:
+    """A line of the ledger as no cycle writes it."""
+    names, places = ", ".join(columns), ", ".join(["%s"] * len(columns))
+    query = f"INSERT INTO pfsup.recovery_ledger (domain, candidate_id, {names}) VALUES ('delivery', %s, {places})"
+    rows.all(query, job, *columns.values())
+
+
+async def test_ledger_line_whose_counters_are_full_ends_no_hand_out(productflow: Database, rows: Rows):
+    """The neighbour is recovered, and the row itself comes to a decision."""
+    job, neighbour = rows.delivery(), rows.delivery()
+    full = str(2**31 - 1)
+    note_absurdly(rows, job, checks=full, recoveries=full, locked=full, next_check_at="-infinity")
+    async with domain(productflow, "delivery") as delivery:
+        report = await delivery.run()
+    assert (report.examined, report.errors) == (2, [])
+    assert rows.envelope(f"delivery:{neighbour}").status == "pending"
+    assert rows.envelope(f"delivery:{job}").status == "pending"
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param({"next_check_at": "9999-01-01", "updated_at": "2020-01-01"}, id="an hour is over"),
+        pytest.param({"next_check_at": "2101-01-01", "updated_at": "2100-12-31"}, id="written in the future"),
+        pytest.param({"next_check_at": "infinity", "updated_at": "infinity"}, id="for ever"),
+    ],
+)
+async def test_no_line_of_a_clock_that_was_ahead_hides_its_candidate(
+    productflow: Database, rows: Rows, columns: dict[str, str]
+):
+    job = rows.delivery()
+    note_absurdly(rows, job, **columns)
+    async with domain(productflow, "delivery") as delivery:
+        await delivery.run()
+    assert rows.envelope(f"delivery:{job}").status == "pending"

@@ -20,7 +20,7 @@ BEGIN
     FROM unnest(hand_out.candidates) AS c (id)
     ORDER BY c.id  -- two supervisors take the rows in one order
     ON CONFLICT (domain, candidate_id) DO UPDATE
-    SET checks = l.checks + 1,
+    SET checks = least(l.checks, 2147483646) + 1,  -- an absurd line must not end every hand-out
         next_check_at = clock_timestamp() + make_interval(secs => least(
             extract(epoch FROM hand_out.cap), extract(epoch FROM hand_out.base) * power(2, least(l.checks, 20)))::float8),
         updated_at = clock_timestamp();
@@ -79,10 +79,14 @@ BEGIN
               AND (c.until IS NULL OR c.until > statement_timestamp()));
 END $$;
 
--- What recovery thought of each candidate last, and when it looks again.
+-- What recovery thought of each candidate last, and when it looks again: an hour after that at the latest, and at once
+-- where the line is of the future. A clock that was a year ahead for a moment must hide nothing for a year.
 CREATE VIEW @schema@.recovery AS
-SELECT l.domain, l.candidate_id, l.checks, l.recoveries, l.next_check_at, l.last_decision, l.last_reason, l.evidence,
-       l.locked, l.updated_at
+SELECT l.domain, l.candidate_id, l.checks, l.recoveries,
+       CASE WHEN l.updated_at <= statement_timestamp() + interval '1 minute'
+            THEN least(l.next_check_at, l.updated_at + interval '1 hour')
+            ELSE '-infinity' END AS next_check_at,
+       l.last_decision, l.last_reason, l.evidence, l.locked, l.updated_at
 FROM @schema@.recovery_ledger AS l;
 
 REVOKE ALL ON FUNCTION

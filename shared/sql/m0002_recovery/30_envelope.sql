@@ -52,7 +52,7 @@ BEGIN
                extract(epoch FROM at - CASE WHEN p.status = 'sent' THEN p.sent_at ELSE p.started_at END)::float8,
                CASE WHEN p.status = 'running' THEN least(p.lease_expires_at, p.deadline_at) <= at
                     ELSE p.sent_at + find_outstanding.grace <= at AND NOT EXISTS (
-                        SELECT FROM @schema@.recovery_ledger l
+                        SELECT FROM @schema@.recovery l
                         WHERE l.domain = 'envelope' AND l.candidate_id = p.id::text AND l.next_check_at > at)
                END::integer
         FROM paced p
