@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import orjson
-from psycopg.errors import UniqueViolation
+from psycopg.errors import ProgrammingError, UniqueViolation
 from psycopg.types.json import Jsonb
 
 from ..shared.db.queries import Queries
@@ -37,6 +37,12 @@ logger = logging.getLogger("pfsup.recovery")
 
 class Overtaken(Exception):
     """A change came too late (see Change.raced)."""
+
+
+class Refused(Exception):
+    """A change failed for want of a table, a column or a right, which is this one row's fault: a trigger of the
+    application misses them. Were the domain's own table gone, the re-read before the change would have failed.
+    """
 
 
 class Evidence(Protocol):
@@ -194,7 +200,7 @@ class Cycle:
         if self._subject.observes:
             return self._observed(phase, candidate, rows)
         for repair in phase.repairs if rows else ():
-            await tx.run(self._subject.queries, repair, asked | rows[0])
+            await self._write(tx, repair, asked | rows[0])
         if rows and phase.repairs:
             rows = await tx.run(self._subject.queries, phase.recheck, asked)
         if not rows:
@@ -238,13 +244,22 @@ class Cycle:
     async def _change(self, tx: Transaction, change: Change, asked: Mapping[str, Any]) -> None:
         """Run one change. Raises Overtaken, which undoes all of the candidate, where it came too late."""
         try:
-            answer = await tx.run(self._subject.queries, change.name, asked)
+            answer = await self._write(tx, change.name, asked)
         except UniqueViolation as error:
             if change.raced:
                 raise Overtaken(change.raced) from error
             raise
         if change.raced and not answer[0]["changed"]:
             raise Overtaken(change.raced)
+
+    async def _write(self, tx: Transaction, name: str, asked: Mapping[str, Any]) -> list[Row]:
+        """Run one statement that writes to the domain's tables. Raises Refused where what it sets off is at fault."""
+        try:
+            return await tx.run(self._subject.queries, name, asked)
+        except ProgrammingError as error:
+            if error.sqlstate is None:
+                raise  # psycopg's own: a fault of ours
+            raise Refused(told(error)) from error
 
     async def _redispatch(self, tx: Transaction, verdict: Verdict) -> Verdict | None:
         assert verdict.stage is not None

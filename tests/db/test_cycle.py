@@ -110,6 +110,25 @@ async def test_one_poisoned_row_leaves_its_neighbours_alone(productflow: Databas
     assert rows.row("delivery_jobs", jobs[2]).status == "queued"
 
 
+@pytest.mark.parametrize("fault", ["PERFORM FROM gone", "RAISE insufficient_privilege", "PERFORM gone()"])
+async def test_row_whose_trigger_misses_a_table_or_a_right_hides_nobody(productflow: Database, rows: Rows, fault: str):
+    """The server names such a fault as it names a vanished table of the domain's: the batch goes on all the same."""
+    jobs = stuck(rows, 3)
+    refuse(rows, jobs[:1])
+    rows.all(
+        "CREATE OR REPLACE FUNCTION productflow.poison() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS"
+        " $$ BEGIN IF EXISTS (SELECT FROM productflow.poisoned p WHERE p.id = new.id)"
+        f" THEN {fault}; END IF; RETURN new; END $$"
+    )
+    async with domain(productflow, "delivery") as delivery:
+        report = await delivery.run()
+    assert (report.examined, len(report.errors)) == (2, 1)
+    assert staged(rows, jobs) == jobs[1:]
+    line = rows.ledger("delivery", jobs[0])
+    assert line is not None
+    assert line.last_decision == "error"
+
+
 async def test_waits_of_what_fails_double_to_half_of_the_stale_threshold(productflow: Database, rows: Rows):
     (job,) = stuck(rows, 1)
     refuse(rows, [job])
