@@ -21,6 +21,7 @@ from .decide import Evidence, Place, decide
 from .streams import Entries, Found, Ref, ref_of
 
 DOMAIN = "envelope"
+NO_REF = "its sink_ref is not a stream and an entry's id: nobody can say where its entry is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,7 @@ class EnvelopeCycle:
                 taken_at = time.monotonic()
                 await self._take(row, found, report, again)
                 await paced(drain, taken_at, self._rules.limits.share)
-            elif away is not None:
+            elif found is None and away is not None:
                 again[row["id"]] = self._rules.limits.interval_s
         await self._look_again(again)
         if away is not None:
@@ -96,12 +97,12 @@ class EnvelopeCycle:
         """Where the entries are; with Redis away nowhere, and why."""
         wanted: dict[int, Ref] = {}
         for row in rows:
-            try:
-                wanted[row["id"]] = ref_of(row["sink_ref"])
-            except ValueError as error:
-                await self._fail(row["id"], error, report)
+            if (ref := ref_of(row["sink_ref"])) is not None:
+                wanted[row["id"]] = ref
+            else:
+                await self._fail(row["id"], ValueError(NO_REF), report)
         try:
-            return await self._entries.find(wanted), None
+            return await self._entries.find(wanted)
         except broker.RedisError as error:
             return {}, error
 
@@ -128,7 +129,8 @@ class EnvelopeCycle:
         report.decisions[verdict.decision] += 1
         if verdict.decision is Decision.REDISPATCH:
             report.staged += 1
-            await self._entries.remove(ref_of(row["sink_ref"]))
+            if found is None or found.place is not Place.GONE:  # else what stands there is another dispatch's
+                await self._entries.remove(row["sink_ref"])
         elif verdict.decision is Decision.STILL_RUNNING and verdict.wait_s is not None:
             again[row["id"]] = verdict.wait_s
 

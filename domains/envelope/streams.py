@@ -44,12 +44,11 @@ class Bounds:
     delivered: str | None = None
 
 
-def ref_of(sink_ref: str | None) -> Ref:
-    """`<stream> <entry id>` taken apart. ValueError when it is something else."""
-    stream, space, entry = (sink_ref or "").rpartition(" ")
-    if not space or not stream or not all(part.isdecimal() for part in entry.split("-")) or entry.count("-") != 1:
-        raise ValueError("its sink_ref is not a stream and an entry's id: nobody can say where its entry is")
-    return Ref(stream, entry)
+def ref_of(sink_ref: str | None) -> Ref | None:
+    """`<stream> <entry id>` taken apart; None when it is something else, or there is none."""
+    stream, _, entry = (sink_ref or "").rpartition(" ")
+    is_ref = stream and entry.count("-") == 1 and all(part.isdecimal() for part in entry.split("-"))
+    return Ref(stream, entry) if is_ref else None
 
 
 class Entries:
@@ -58,12 +57,16 @@ class Entries:
     def __init__(self, wires: Wires, *, group: str) -> None:
         self._wires = wires
         self._group = group
+        self._silent = False
 
-    async def find(self, wanted: Mapping[int, Ref]) -> dict[int, Found]:
-        """Where each dispatch's entry is. Raises redis-py's ConnectionError or TimeoutError when Redis is away."""
+    async def find(self, wanted: Mapping[int, Ref]) -> tuple[dict[int, Found], broker.RedisError | None]:
+        """Where each dispatch's entry is, and why Redis did not say it of some: one stream that it refuses (a right, a
+        command) keeps back no other. Raises redis-py's ConnectionError or TimeoutError when Redis is away.
+        """
+        self._silent = False
         found: dict[int, Found] = {}
-        bounds = await self._bounds(sorted({ref.stream for ref in wanted.values()}))
-        rows = list(wanted.items())
+        bounds, refused = await self._bounds(sorted({ref.stream for ref in wanted.values()}))
+        rows = [(dispatch_id, ref) for dispatch_id, ref in wanted.items() if ref.stream in bounds]
         for start in range(0, len(rows), ROWS_A_PIPELINE):
             part = rows[start : start + ROWS_A_PIPELINE]
             commands = [command for _, ref in part for command in self._questions(ref)]
@@ -71,14 +74,19 @@ class Entries:
             for place, (dispatch_id, ref) in enumerate(part):
                 pending, entry = replies[2 * place : 2 * place + 2]
                 found[dispatch_id] = place_of(dispatch_id, ref, bounds[ref.stream], pending=pending, entry=entry)
-        return found
+        return found, refused
 
-    async def remove(self, ref: Ref) -> None:
-        """Acknowledge and delete an entry that was sent anew. What fails here housekeeping does later."""
+    async def remove(self, sink_ref: str | None) -> None:
+        """Acknowledge and delete an entry that was sent anew. What fails here housekeeping does later: after the first
+        failure nothing is removed until the next find(), else every lost run would wait for a timeout.
+        """
+        ref = ref_of(sink_ref)
+        if self._silent or ref is None:
+            return
         try:
             await self._wires.call(("XACK", ref.stream, self._group, ref.entry), ("XDEL", ref.stream, ref.entry))
         except broker.RedisError:
-            pass
+            self._silent = True
 
     def _questions(self, ref: Ref) -> list[Sequence[str | int]]:
         return [
@@ -86,13 +94,18 @@ class Entries:
             ("XRANGE", ref.stream, ref.entry, ref.entry),
         ]
 
-    async def _bounds(self, streams: Iterable[str]) -> dict[str, Bounds]:
+    async def _bounds(self, streams: Iterable[str]) -> tuple[dict[str, Bounds], broker.RedisError | None]:
         names = list(streams)
         commands = [(*words, name) for name in names for words in (("XINFO", "STREAM"), ("XINFO", "GROUPS"))]
         replies = await self._wires.call(*commands) if names else []
-        return {
-            name: bounds_of(replies[2 * place], replies[2 * place + 1], self._group) for place, name in enumerate(names)
-        }
+        bounds: dict[str, Bounds] = {}
+        refused: broker.RedisError | None = None
+        for place, name in enumerate(names):
+            try:
+                bounds[name] = bounds_of(replies[2 * place], replies[2 * place + 1], self._group)
+            except broker.RedisError as error:
+                refused = error
+        return bounds, refused
 
 
 def bounds_of(stream: Reply, groups: Reply, group: str) -> Bounds:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -16,6 +17,7 @@ from support.gates import Gates
 from support.messages import Stream, stream_of
 from support.recovery import envelopes
 from support.runs import Begun, Owner, Worker
+from support.servers import RedisServer, redis_client
 
 GROUP = "pfsup"
 
@@ -335,6 +337,72 @@ async def test_lost_run_with_an_effect_done_hands_it_to_the_next_run(
     stream.deliver_again(number)
     begun = worker.begin(number)
     assert (begun.verdict, begun.effect, begun.effect_ref, begun.recoveries) == ("go", "done", "provider-7", 1)
+
+
+@pytest.mark.parametrize("sink_ref", [None, "no entry's id", " 1-1", "stream 1-1-1"])
+async def test_lost_run_without_the_place_of_its_entry_is_sent_anew(
+    database: Database, owner: Owner, worker: Worker, sink_ref: str | None
+):
+    """A worker that overtook the mark need not say where it read its message."""
+    number = owner.stage()
+    owner.claim(number)
+    worker.begun(number)
+    owner.rows("UPDATE pfsup.async_dispatches SET sink_ref = %s WHERE id = %s", sink_ref, number)
+    lose(owner, number)
+    _, second = await two_looks(database, owner, number)
+    assert (second.decisions, second.errors) == ({Decision.REDISPATCH: 1}, [])
+    assert owner.status(number) == "pending"
+
+
+async def test_silent_redis_is_asked_once_a_cycle_to_remove_entries(
+    database: Database, owner: Owner, worker: Worker, short_dir: Path
+):
+    """Lost runs need no Redis: a hundred of them must not wait for a hundred timeouts."""
+    asked: list[asyncio.StreamWriter] = []
+
+    async def accept(_: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        asked.append(client)
+
+    numbers = [owner.sent() for _ in range(3)]
+    for number in numbers:
+        worker.begun(number)
+        lose(owner, number)
+    silent = await asyncio.start_unix_server(accept, path=short_dir / "silent")
+    address = values.Redis(url=f"unix://{short_dir}/silent", socket_timeout=0.1)
+    async with silent, envelopes(database, redis=address) as outbox:
+        await outbox.run()
+        outbox.clock.pass_(outbox.looks.grace_s + 1)
+        owner.rows("UPDATE pfsup.async_dispatches SET check_at = clock_timestamp()")
+        report = await outbox.run()
+    assert report.decisions == {Decision.REDISPATCH: 3}
+    assert len(asked) == 1
+
+
+async def test_stream_that_redis_refuses_keeps_back_no_other(
+    database: Database, owner: Owner, stream: Stream, own_redis: RedisServer
+):
+    """A right is missing on one stream: its rows wait, and the domain says so; the others are healed."""
+    with redis_client(own_redis.url) as client:
+        client.acl_setuser("narrow", enabled=True, nopass=True, commands=["+@all"], keys=["pfsup:*"])
+        client.xadd("pfsup:pfsup:paint", {"dispatch_id": "0"}, id="5-0")
+    healed, kept = owner.sent(), owner.stage()
+    owner.mark(kept, sink_ref="others:paint 1-1")
+    due(owner, healed, kept)
+    address = values.Redis(url=own_redis.url.replace("unix://", "unix://narrow:x@"))
+    async with envelopes(database, redis=address) as outbox:
+        with pytest.raises(broker.NoPermissionError):
+            await outbox.run()
+    assert (owner.status(healed), owner.status(kept)) == ("pending", "sent")
+
+
+async def test_entry_of_another_dispatch_stays(database: Database, owner: Owner, stream: Stream):
+    """Where ours is gone, what stands in its place is somebody else's message."""
+    number = owner.stage()
+    owner.mark(number, sink_ref=f"{stream.name} {stream.write(number + 1)}")
+    due(owner, number)
+    async with envelopes(database) as outbox:
+        assert (await outbox.run()).decisions == {Decision.REDISPATCH: 1}
+    assert stream.length() == 1
 
 
 async def test_task_that_kills_its_worker_every_time_ends_dead(
