@@ -120,28 +120,24 @@ WHERE n.open = (SELECT count(*) FROM open) AND u.pending = (SELECT count(*) FROM
 -- name: find_waiting
 -- Hands out queued runs whose turn has come: the oldest of a graph that has no running run and no envelope at work.
 WITH page AS MATERIALIZED (
-    SELECT r.id, r.graph_id, r.status, coalesce(r.progress_at, r.started_at, r.created_at) AS since
+    SELECT r.id, r.graph_id, coalesce(r.progress_at, r.started_at, r.created_at) AS since
     FROM @productflow@.workflow_runs AS r
     WHERE r.status = 'queued'
       AND (coalesce(r.progress_at, r.started_at, r.created_at), r.id) > (%(after_at)s::timestamptz, %(after_id)s::text)
     ORDER BY coalesce(r.progress_at, r.started_at, r.created_at), r.id
     LIMIT %(page)s
-), heads AS MATERIALIZED (
-    SELECT h.id
-    FROM (SELECT DISTINCT p.graph_id FROM page AS p WHERE p.status = 'queued') AS g
-    LEFT JOIN LATERAL (
-        SELECT b.id FROM @productflow@.workflow_runs AS b
-        WHERE b.graph_id = g.graph_id AND b.status = 'running'
-        LIMIT 1) AS busy ON true
-    CROSS JOIN LATERAL (
-        SELECT q.id FROM @productflow@.workflow_runs AS q
-        WHERE q.graph_id = g.graph_id AND q.status = 'queued'
-        ORDER BY q.created_at, q.id
-        LIMIT 1) AS h
-    WHERE busy.id IS NULL
 ), stuck AS MATERIALIZED (
     SELECT p.id, p.since, coalesce(l.next_check_at > statement_timestamp(), false) AS asleep
     FROM page AS p
+    LEFT JOIN LATERAL (
+        SELECT b.id FROM @productflow@.workflow_runs AS b
+        WHERE b.graph_id = p.graph_id AND b.status = 'running'
+        LIMIT 1) AS busy ON true
+    LEFT JOIN LATERAL (
+        SELECT q.id FROM @productflow@.workflow_runs AS q
+        WHERE q.graph_id = p.graph_id AND q.status = 'queued' AND busy.id IS NULL
+        ORDER BY q.created_at, q.id
+        LIMIT 1) AS head ON true
     LEFT JOIN LATERAL (
         SELECT e.id, e.status, e.alive_until
         FROM @schema@.live_envelopes AS e
@@ -152,7 +148,7 @@ WITH page AS MATERIALIZED (
         FROM @schema@.recovery AS l
         WHERE l.domain = %(domain)s::text AND l.candidate_id = p.id
         LIMIT 1) AS l ON true
-    WHERE p.id IN (SELECT h.id FROM heads AS h)
+    WHERE busy.id IS NULL AND head.id = p.id
       AND (e.id IS NULL OR e.status = 'running' AND e.alive_until <= statement_timestamp())
 ), free AS MATERIALIZED (
     SELECT s.id, s.since

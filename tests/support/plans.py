@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pfsup.shared.db.connect import connect
+from pfsup.shared.db.connect import connect, limits_query
 from psycopg import sql
 
 from .database import Database
@@ -36,6 +36,21 @@ def plan(database: Database, query: bytes, params: Mapping[str, Any], *, mode: s
         row = conn.execute(asked).fetchone()
     assert row is not None
     return list(_steps(row[0][0]["Plan"]))
+
+
+def gone_over(database: Database, query: bytes, params: Mapping[str, Any]) -> int:
+    """Run a statement as a recovery domain does, which only seeks: how many rows the busiest node of its plan read."""
+    settings = database.settings().database
+    with connect(settings, application_name="test:plan", url=database.run_url) as conn:
+        conn.execute(limits_query(settings, seeks=True))
+        row = conn.execute(b"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) " + query, params).fetchone()
+    assert row is not None
+    return max(round(_read(step.text)) for step in _steps(row[0][0]["Plan"]))
+
+
+def _read(node: Mapping[str, Any]) -> float:
+    dropped = sum(count for name, count in node.items() if name.startswith("Rows Removed by"))
+    return node["Actual Loops"] * (node["Actual Rows"] + dropped)
 
 
 def explained(database: Database, name: str, params: tuple[Any, ...]) -> str:
