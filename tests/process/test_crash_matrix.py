@@ -4,16 +4,12 @@ call is ever made twice.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from support.crash import DOOMED, Scene, forked, scene_of, work
+from support.crash import DOOMED, Scene, crash_scene, forked, work
 from support.dispatcher import kill
-from support.productflow import productflow_database
 from support.runs import owner_of
 from support.servers import PgServer, RedisServer
 from support.waiting import until
@@ -125,16 +121,8 @@ BOUNDARIES = [(name, nth) for name, path in PATHS.items() for nth in range(1, le
 @pytest.fixture(scope="module")
 def stage(pg_server: PgServer, redis_server: RedisServer) -> Generator[Scene]:
     """One database and one healthy worker for all of this file."""
-    redis_server.flush()
-    directory = Path(tempfile.mkdtemp(prefix="pft-", dir="/tmp"))
-    try:
-        with (
-            productflow_database(pg_server, redis_url=redis_server.url, directory=directory) as database,
-            scene_of(database, directory) as scene,
-        ):
-            yield scene
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    with crash_scene(pg_server, redis_server) as scene:
+        yield scene
 
 
 @pytest.fixture

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
@@ -35,10 +37,11 @@ from .crash_outside import provider
 from .database import Database
 from .dispatcher import kill
 from .messages import Stream
+from .productflow import productflow_database
 from .recovery import Domain, Outbox, domain, envelopes
 from .rows import Rows, rows_of
 from .runs import owner_of
-from .servers import redis_client
+from .servers import PgServer, RedisServer, redis_client
 from .waiting import until
 
 KINDS = ("delivery", "local_edit", "image_session", "workflow", "agent")
@@ -54,6 +57,10 @@ TABLES = {
 ROUNDS = 6
 # A lease that has ended stays as it is: recovery believes what it sees twice.
 PAST = "clock_timestamp() - interval '1 minute'"
+IN_TRANSACTION = (
+    b"SELECT FROM pg_stat_activity"
+    b" WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()"
+)
 LOSSES = (
     f"UPDATE pfsup.async_dispatches SET lease_expires_at = {PAST}"
     " WHERE status = 'running' AND lease_expires_at > clock_timestamp()",
@@ -65,19 +72,14 @@ LOSSES = (
 
 
 class KilledAt(Points):
-    """Says the name of every point on a pipe and kills the process at the n-th, unless it is 0. Armed from the start,
-    or when `armed` is set.
-    """
+    """Says the name of every point on a pipe and kills the process at the n-th, unless it is 0."""
 
-    def __init__(self, nth: int, pipe: int, *, armed: bool = True) -> None:
+    def __init__(self, nth: int, pipe: int) -> None:
         self.left = nth
         self.pipe = pipe
-        self.armed = armed
 
     async def reach(self, name: str, **facts: object) -> None:
         del facts
-        if not self.armed:
-            return
         os.write(self.pipe, f"{name}\n".encode())
         self.left -= 1
         if self.left == 0:
@@ -194,6 +196,7 @@ class Scene:
     recovery: Recovering
     source: str
     entries: Iterator[int]
+    watch: psycopg.Connection[Any]  # the superuser's: only that one sees what other sessions do
 
     def send(self, to: Stream) -> int:
         """Write the entries of all pending envelopes into a stream, as dispatch does; how many."""
@@ -217,12 +220,19 @@ class Scene:
 
     def killed_worker(self, nth: int) -> tuple[list[str], int]:
         """A worker that reads what was sent to the doomed and dies at its n-th point; its points, its signal."""
-        return run_to_its_end(lambda pipe: work(self.database, self.socket, stream=DOOMED, points=KilledAt(nth, pipe)))
+        return self.dies(lambda pipe: work(self.database, self.socket, stream=DOOMED, points=KilledAt(nth, pipe)))
+
+    def dies(self, doing: Callable[[int], object]) -> tuple[list[str], int]:
+        """Fork a child and wait for its end, and for the server to have noticed: its transaction is rolled back."""
+        ended = run_to_its_end(doing)
+        until(lambda: not self.watch.execute(IN_TRANSACTION).fetchall())
+        return ended
 
     def is_connected(self, worker: int) -> bool:
         """Whether the server still serves a worker process: what it was asked before a kill it does after it."""
         name = f"pfsup:worker:c{worker}"
-        return bool(self.rows.all("SELECT FROM pg_stat_activity WHERE application_name = %s", name))
+        found = self.watch.execute("SELECT FROM pg_stat_activity WHERE application_name = %s", [name])
+        return bool(found.fetchall())
 
     def lose_everybody(self) -> None:
         """Every lease that is held has ended, every message lies with nobody who will ever take it up."""
@@ -256,6 +266,13 @@ class Scene:
         """Let the healthy worker do what is pending."""
         self.send(self.healthy)
         self.worked_off()
+
+    def recover(self, kind: str, *, cycles: int) -> None:
+        """As many cycles, with nothing asleep and time enough between two looks."""
+        for _ in range(cycles):
+            self.rows.awake()
+            self.rows.all(LOSSES[1])
+            self.recovery.cycle(kind)
 
     def worked_off(self) -> None:
         """Wait until the healthy worker has ended every message."""
@@ -323,6 +340,7 @@ def scene_of(database: Database, directory: Path, *, workers: int = 1) -> Genera
             recovery=stack.enter_context(recovery_of(database)),
             source=owner.source(),
             entries=count(1),
+            watch=stack.enter_context(database.superuser()),
         )
 
 
@@ -335,3 +353,33 @@ def recovery_of(database: Database) -> Generator[Recovering]:
             yield Recovering(runner=runner, stack=stack, database=database)
         finally:
             runner.run(stack.aclose())
+
+
+@contextmanager
+def crash_scene(server: PgServer, redis_server: RedisServer, *, workers: int = 1) -> Generator[Scene]:
+    """A scene in a database of its own, for the tests of one file."""
+    redis_server.flush()
+    directory = Path(tempfile.mkdtemp(prefix="pft-", dir="/tmp"))
+    try:
+        with (
+            productflow_database(server, redis_url=redis_server.url, directory=directory) as database,
+            scene_of(database, directory, workers=workers) as scene,
+        ):
+            yield scene
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def look_twice(database: Database, kind: str, points: KilledAt) -> None:
+    """Recovery in a process of its own: a cycle that looks at lost runs for the first time, and one that takes them."""
+    uvloop.run(_look_twice(database, kind, points))
+
+
+async def _look_twice(database: Database, kind: str, points: KilledAt) -> None:
+    with rows_of(database) as rows:
+        async with recovering(database, kind, points=points) as found:
+            await found.run()
+            rows.awake()
+            rows.all(LOSSES[1])
+            found.clock.pass_(found.looks.grace_s + 1)
+            assert not (await found.run()).errors
