@@ -30,7 +30,6 @@ from .pause import pause_after_recovery
 from .report import Report
 from .session import Session, told
 
-PULSES = 4  # in one takeover grace
 FORGET_LOOKS_S = 3600.0
 MISSING = ("42P01", "3F000", "42703")  # undefined table, schema, column
 
@@ -70,6 +69,7 @@ class Recovery:
         self._look_further = look
         self._missing = missing
         self._points = points
+        self._looks = Looks(self.domain.takeover_grace)
         self._shared = load_shared(settings)
         self._log = logging.getLogger(f"pfsup.recovery.{name}")
         self._repeats = Repeats(self._log)
@@ -80,6 +80,11 @@ class Recovery:
         """This domain's section of the configuration."""
         return self._settings.domains[self._name]
 
+    @property
+    def looks(self) -> Looks:
+        """Which lost runs wait for their second look."""
+        return self._looks
+
     async def run(self, link: Link) -> None:
         """Cycle until the drain is asked for. What is away, a vanished table included, is waited for and told."""
         async with AsyncExitStack() as stack:
@@ -89,9 +94,8 @@ class Recovery:
             await pool.open()
             stack.push_async_callback(pool.close, 1.0)
             session = Session(pool, self._settings.database, points=self._points)
-            looks = Looks(self.domain.takeover_grace)
-            cycle = await self._make(session, looks, link, stack)
-            pulse = asyncio.create_task(self._pulse(pool, looks, link.drain))
+            cycle = await self._make(session, self._looks, link, stack)
+            pulse = asyncio.create_task(self._pulse(pool, link.drain))
             stack.callback(pulse.cancel)
             pulse.add_done_callback(lambda _: link.wake.wake())
             link.ready()
@@ -120,6 +124,7 @@ class Recovery:
         except Exception as error:
             if not is_away(error):
                 raise
+            self._looks.broken()  # the pool may have a new connection before the next pulse
             text = self._remedy(error)
             self._repeats.say(f"waiting: {text}")
             link.waiting(text)
@@ -156,18 +161,16 @@ class Recovery:
             return self._missing
         return remedy(error)
 
-    async def _pulse(self, pool: AsyncConnectionPool[Connection], looks: Looks, drain: Drain) -> None:
+    async def _pulse(self, pool: AsyncConnectionPool[Connection], drain: Drain) -> None:
         """While a run waits for its second look: ask often enough to know that the connection was never broken, and
         that this process never slept, between the two.
         """
-        every_s = looks.grace_s / PULSES
-        last = time.monotonic()
+        every_s = self._looks.pulse_s
         while not await drained_within(drain, every_s):
-            looks.drop_older(max(FORGET_LOOKS_S, 10 * self.domain.interval))
-            slept_s = time.monotonic() - last
-            if looks.open and (slept_s > 3 * every_s or not await self._is_unbroken(pool, every_s)):
-                looks.broken()
-            last = time.monotonic()
+            self._looks.drop_older(max(FORGET_LOOKS_S, 10 * self.domain.interval))
+            if self._looks.open and not await self._is_unbroken(pool, every_s):
+                self._looks.broken()
+            self._looks.awake()
 
     async def _is_unbroken(self, pool: AsyncConnectionPool[Connection], within_s: float) -> bool:
         try:

@@ -142,6 +142,24 @@ async def test_outage_between_the_looks_takes_no_healthy_worker(own_pg: PgServer
         assert rows.row("delivery_jobs", job).status == "running"
 
 
+async def test_connection_that_broke_under_the_cycle_makes_the_next_look_the_first(productflow: Database, rows: Rows):
+    """The pool replaces it at once, so the next pulse finds nothing wrong: here it is a quarter of an hour away."""
+    rows.delivery(status="running", envelope="lost")
+    said, gates = link(), Gates()
+    role = Delivery(settings(productflow, takeover_grace=HOUR_S), "delivery", points=gates)
+    async with at_work(role, said):
+        await gates.arrival("cycle")
+        assert role.looks.open == 1
+        with productflow.superuser() as conn:
+            conn.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND usename = 't_run'"
+            )
+        said.wake.wake()
+        await auntil(lambda: said.reason is not None, what="the cycle meets the broken connection")
+        assert role.looks.open == 0
+
+
 async def test_envelope_domain_tells_its_first_report(database: Database):
     said = TestLink(name="envelope")
     async with at_work(Envelope(domain_settings(database, "envelope"), "envelope"), said):

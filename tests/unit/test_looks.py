@@ -51,3 +51,26 @@ def test_runs_that_never_came_back_are_forgotten():
     seen.twice(1000, "token")
     seen.drop_older(50)
     assert seen.open == 1
+
+
+def test_process_that_slept_believes_no_look_even_before_its_next_pulse():
+    """After SIGCONT the loop may run the cycle first: the look at the row is answered, the pulse is only due."""
+    seen, clock = looks()
+    seen.awake()
+    assert not seen.twice(1, "expired at 7")
+    clock.pass_(60)
+    assert not seen.twice(1, "expired at 7"), "the first look again"
+    seen.awake()
+    clock.pass_(seen.grace_s)
+    seen.awake()
+    assert not seen.twice(1, "expired at 7"), "and a gap in the pulses is one too"
+
+
+def test_look_is_believed_while_the_pulses_come():
+    seen, clock = looks()
+    seen.awake()
+    assert not seen.twice(1, "expired at 7")
+    for _ in range(4):
+        clock.pass_(seen.pulse_s)
+        seen.awake()
+    assert seen.twice(1, "expired at 7")
