@@ -155,10 +155,10 @@ class _Runs:
     def effect(self, hold: Hold, state: str, name: str, ref: str | None) -> EffectAnswer:
         """One step of an effect: in the transaction that is open, else committed at once.
 
-        A lease that ended while nobody took the row (the database was away) is revived first.
+        A lease that ended while nobody took the row (the database was away) is revived first; a late `done` claims.
         """
         params = effect_params(hold, state, name, ref)
-        with late_is_told():
+        with late_is_told(claimed=state == "done"):
             if self.is_open():
                 return EffectAnswer(*self.one("effect", params))
             try:

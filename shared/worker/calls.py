@@ -100,7 +100,7 @@ def beat_params(holds: list[Hold], lease_s: float) -> Mapping[str, Any]:
 
 @contextmanager
 def late_is_told(*, claimed: bool = False) -> Generator[None]:
-    """Turn PF412 (late) and PF404 (the row is gone) into Late. `claimed`: the transaction carries the result."""
+    """Turn PF412 (late) and PF404 (the row is gone) into Late. `claimed`: what was refused was a result."""
     try:
         yield
     except psycopg.Error as error:
@@ -126,12 +126,12 @@ class Calls:
         return Begun(*await self._one("begin_work", begin_params(message, self._caller)))
 
     async def effect(self, hold: Hold, state: str, name: str, ref: str | None) -> EffectAnswer:
-        """Persist one step of an effect. Late when the row is another's.
+        """Persist one step of an effect. Late when the row is another's; with `done` the result is claimed.
 
         A lease that ended while nobody took the row (the database was away) is revived first.
         """
         params = effect_params(hold, state, name, ref)
-        with late_is_told():
+        with late_is_told(claimed=state == "done"):
             try:
                 return EffectAnswer(*await self._one("effect", params))
             except psycopg.Error as error:

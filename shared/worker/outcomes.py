@@ -56,7 +56,7 @@ class Unknown(RunEnded):
 class Late(PfsupError):
     """The row is no longer this run's: nothing was written, and the transaction that asked is lost.
 
-    `claimed`: that transaction carried the run's result.
+    `claimed`: what was refused carried the run's result, or said that an outside call was made.
     """
 
     def __init__(self, text: str, *, claimed: bool = False) -> None:

@@ -138,6 +138,21 @@ def test_late_result_of_a_task_s_transaction_is_lost_and_told_once(
     assert owner.one("SELECT who FROM pfsup.audit_log WHERE action = 'late'").who == "slow"
 
 
+def test_call_that_was_made_by_a_run_taken_for_lost_stays_unknown_and_is_told(
+    owner: Owner, stream: Stream, conn: psycopg.Connection[Any]
+) -> None:
+    number = stream.deliver()
+    with (
+        pytest.raises(pfsup.Late),
+        pfsup.work(conn, stream.message(), worker="slow") as task,
+    ):
+        assert task is not None
+        with task.effect():
+            owner.lose(number)
+    assert owner.status(number) == "unknown"
+    assert owner.one("SELECT who FROM pfsup.audit_log WHERE action = 'late'").who == "slow"
+
+
 def test_task_s_transaction_is_refused_inside_one_that_is_open(
     owner: Owner, stream: Stream, conn: psycopg.Connection[Any]
 ) -> None:

@@ -225,6 +225,29 @@ async def test_late_result_is_lost_with_its_transaction_and_written_down(
     assert "reported consumed" in owner.value("SELECT reason FROM pfsup.audit_log WHERE action = 'late'")
 
 
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
+async def test_call_that_was_made_by_a_run_taken_for_lost_stays_unknown_and_is_written_down(
+    database: Database, owner: Owner, stream: Stream, plain: bool
+) -> None:
+    """The person who decides learns that the call came to its end."""
+    worker = worker_for(database)
+
+    async def paint(task: Task) -> None:
+        async with task.effect():
+            owner.lose(task.id)
+
+    def paint_plain(task: Task) -> None:
+        with task.effect():
+            owner.lose(task.id)
+
+    worker.actor("paint")(paint_plain if plain else paint)
+    number = stream.deliver()
+    async with serving(worker):
+        await auntil(stream.is_empty)
+    assert (owner.status(number), owner.value("SELECT state FROM pfsup.dispatch_effects")) == ("unknown", "unknown")
+    assert "reported consumed" in owner.value("SELECT reason FROM pfsup.audit_log WHERE action = 'late'")
+
+
 async def test_transaction_that_failed_may_be_tried_again_by_the_function(
     database: Database, owner: Owner, stream: Stream
 ) -> None:

@@ -103,6 +103,12 @@ class Owner(Session):
         self.expire(number)
         assert self.value("SELECT outcome FROM pfsup.redispatch(%s)", number) == "staged"
 
+    def lose(self, number: int) -> None:
+        """Recovery takes the run for lost after an outside effect began."""
+        self.expire(number)
+        query = "SELECT outcome FROM pfsup.end_lost(%s, %s, 'unknown', 'its worker was lost')"
+        assert self.value(query, number, self.row(number).lease_token) == "ended"
+
     def source(self) -> str:
         return str(self.value("SELECT installation || '/' || epoch FROM pfsup.meta"))
 
