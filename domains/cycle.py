@@ -66,6 +66,8 @@ class Phase(Generic[E]):
     """One kind of candidate of a domain: where it is found, what is read under its lock, and how it is judged.
 
     `find` and `recheck` name statements. `repairs` are run under the lock, before the evidence is read again.
+    `reads_again`: without repairs too, because the evidence lies in other tables as well: the statement that takes the
+    lock sees those as they were before it had it, and a call may have begun in between.
     `takes_rest`: it works with what earlier phases left of the batch, else with a batch of its own.
     """
 
@@ -74,6 +76,7 @@ class Phase(Generic[E]):
     evidence: Callable[[Row, Run | None], E]
     decide: Callable[[E, Limits], Verdict]
     repairs: tuple[str, ...] = ()
+    reads_again: bool = False
     takes_rest: bool = False
 
 
@@ -201,7 +204,7 @@ class Cycle:
             return self._observed(phase, candidate, rows)
         for repair in phase.repairs if rows else ():
             await self._write(tx, repair, asked | rows[0])
-        if rows and phase.repairs:
+        if rows and (phase.repairs or phase.reads_again):
             rows = await tx.run(self._subject.queries, phase.recheck, asked)
         if not rows:
             await self._note(tx, candidate, decision="locked", reason="it is locked elsewhere, or gone")

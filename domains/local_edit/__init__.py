@@ -9,7 +9,9 @@ from ..cycle import Phase
 from .decide import Evidence, decide, evidence
 
 TABLE = "local_edit_tasks"
-PHASES: tuple[Phase[Evidence], ...] = (Phase(find="find", recheck="recheck", evidence=evidence, decide=decide),)
+PHASES: tuple[Phase[Evidence], ...] = (
+    Phase(find="find", recheck="recheck", evidence=evidence, decide=decide, reads_again=True),
+)
 
 
 class LocalEdit(Business):

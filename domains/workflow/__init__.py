@@ -10,7 +10,9 @@ from ..business import Business
 from ..cycle import Phase
 from .decide import Evidence, Waiting, decide, decide_turn, evidence, waiting
 
-RUNS: Phase[Evidence] = Phase(find="find_runs", recheck="recheck_run", evidence=evidence, decide=decide)
+RUNS: Phase[Evidence] = Phase(
+    find="find_runs", recheck="recheck_run", evidence=evidence, decide=decide, reads_again=True
+)
 TURNS: Phase[Waiting] = Phase(
     find="find_waiting", recheck="recheck_waiting", evidence=waiting, decide=decide_turn, takes_rest=True
 )
