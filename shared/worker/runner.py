@@ -16,6 +16,8 @@ from ..backoff import Backoff
 from ..db.ready import drained_within, is_away, remedy
 from ..drain import Drain
 from ..log import Repeats
+from ..points import NO_POINTS, Points
+from ..points import NO_POINTS, Points
 from ..text import printable
 from .beats import Beats
 from .calls import Begun, Calls
@@ -53,12 +55,14 @@ class Runner:
         beats: Beats,
         port: Callable[[Hold], PoolPort],
         drain: Drain,
+        points: Points = NO_POINTS,
     ) -> None:
         self._actors = actors
         self._calls = calls
         self._beats = beats
         self._port = port
         self._drain = drain
+        self._points = points
         self._holds: set[Hold] = set()
         self._said: set[str] = set()
         self._database = Repeats(log)
@@ -84,6 +88,7 @@ class Runner:
         """Take `message` to its end and say what is to be done with it: END or LEAVE."""
         if not self.knows(message):
             return Fate.LEAVE
+        await self._points.reach("read", dispatch_id=message.dispatch_id)
         begun = await self._begin(message)
         fate = fate_of(begun.verdict) if begun else Fate.LEAVE
         if begun is None or fate is not Fate.RUN:
@@ -97,6 +102,8 @@ class Runner:
         settlement = await self._perform(self._actors[message.actor], begun, hold)
         if settlement is not None:
             await self._settle(hold, settlement)
+        if hold.settled:
+            await self._points.reach("settled", dispatch_id=hold.id)
         return Fate.END
 
     async def _begin(self, message: Message) -> Begun | None:
@@ -127,6 +134,7 @@ class Runner:
         self._holds.add(hold)
         self._beats.hold(hold)
         try:
+            await self._points.reach("begun", dispatch_id=hold.id)
             error = await self._call(actor, task_of(actor.name, begun, hold, self._port(hold)), hold)
         finally:
             self._beats.release(hold)
@@ -164,6 +172,7 @@ class Runner:
         """True when nothing is left to do."""
         try:
             await self._calls.settle(hold, settlement)
+            hold.settled = True
         except Late as error:
             await self._tell_late(hold, settlement, error)
         except Exception as error:

@@ -22,6 +22,8 @@ from ...config.values import Database, Pool, Redis
 from ..db.connect import connect
 from ..db.pool import open_pool
 from ..drain import Drain
+from ..points import NO_POINTS, Points
+from ..points import NO_POINTS, Points
 from ..text import printable
 from .beats import Beats
 from .calls import Caller, Calls, worker_queries
@@ -47,6 +49,9 @@ class Worker:
     lease of a run is `lease_s` seconds (1 s to 1 day), prolonged every third of it. A drain takes at most `drain_s`
     seconds, and 3 more to settle what had to be stopped.
 
+    `points` is for tests and demonstrations: told of each run, with its dispatch_id, when its message is "read", when
+    it has "begun" and the function not, and when it is "settled" and its message not ended.
+
     A database or Redis that is away is waited for; nothing is lost. Every delivery may come more than once; one run at
     a time has the row.
     """
@@ -61,6 +66,7 @@ class Worker:
         lease_s: float = 60.0,
         name: str = "pfsup",
         drain_s: float = 25.0,
+        points: Points = NO_POINTS,
     ) -> None:
         if concurrency < 1 or not 1 <= lease_s <= 86400 or not queues or isinstance(queues, str):
             raise PfsupError(
@@ -72,7 +78,9 @@ class Worker:
         self._concurrency = concurrency
         self._lease_s = float(lease_s)
         self._drain_s = float(drain_s)
+        self._points = points
         self._actors: dict[str, Actor] = {}
+        self.points: Points = NO_POINTS  # for tests and the demo: "read", before begin_work is called
 
     def __repr__(self) -> str:
         return f"<Worker actors={sorted(self._actors)} streams={self._streams} concurrency={self._concurrency}>"
@@ -150,7 +158,7 @@ class Worker:
         stack.push_async_callback(client.aclose)
         calls = Calls(pool, queries, caller)
         port = partial(PoolPort, pool=pool, calls=calls, beats=beats, connect=open_connection, settle=queries["settle"])
-        runner = Runner(self._actors, calls=calls, beats=beats, port=port, drain=drain)
+        runner = Runner(self._actors, calls=calls, beats=beats, port=port, drain=drain, points=self._points)
         reader = Reader(client, self._streams, group=self._redis.group, consumer=caller.worker, block_s=_BLOCK_S)
         return Session(
             runner,

@@ -1,7 +1,7 @@
 """A provider outside of everything else: a process with a log of its own, which nobody that is killed can take along.
 
-Called as: python -m pfsup.supervisor.demo.provider SOCKET LOG; ends on SIGTERM. A line of JSON asks for one thing,
-{"call", "key", "task", "index"}; it is in the log before it is answered, with {"ref"}.
+Called as: python -m pfsup.supervisor.demo.provider SOCKET LOG; says "ready"; ends on SIGTERM. A line of JSON asks for
+one thing, {"call", "key", "task", "index"}; it is in the log before it is answered, with {"ref"}.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import signal
 import socketserver
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -49,10 +50,11 @@ class _Calls(socketserver.StreamRequestHandler):
             pass  # its caller was killed meanwhile
 
 
-def serve(socket: str, log: str) -> None:
-    """Answer until the process ends. The log comes into being before the socket."""
+def serve(socket: str, log: str, *, ready: Callable[[], object] = lambda: None) -> None:
+    """Answer until the process ends; `ready` is called once it can be asked. The log is there before the socket is."""
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with _Server(socket, descriptor) as server:
+        ready()
         server.serve_forever()
 
 
@@ -62,6 +64,12 @@ def received(log: Path) -> Counter[Thing]:
     return Counter((call["task"], call["index"]) for call in asked)
 
 
+def say(line: str) -> None:
+    """Tell whoever started this process."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def _stop(number: int, frame: object) -> NoReturn:
     del number, frame
     raise SystemExit(0)
@@ -69,4 +77,4 @@ def _stop(number: int, frame: object) -> NoReturn:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _stop)
-    serve(sys.argv[1], sys.argv[2])
+    serve(sys.argv[1], sys.argv[2], ready=lambda: say("ready"))
