@@ -15,7 +15,9 @@ WITH page AS MATERIALIZED (
     SELECT p.id, p.since, coalesce(l.next_check_at > statement_timestamp(), false) AS asleep
     FROM page AS p
     LEFT JOIN LATERAL (
-        SELECT t.status, (to_jsonb(t) ->> 'is_retryable')::boolean AS is_retryable  -- not every table has it
+        SELECT CASE WHEN t.status = 'requires_input' AND to_jsonb(t) ->> 'answer' IS NOT NULL THEN 'answered'
+                    ELSE t.status END AS status,
+               (to_jsonb(t) ->> 'is_retryable')::boolean AS is_retryable  -- not every table has it, nor answer
         FROM @productflow@.@table@ AS t
         WHERE t.id = p.aggregate_id
         LIMIT 1) AS t ON true
@@ -44,7 +46,9 @@ ORDER BY 4 NULLS FIRST, 2, 3;
 
 -- name: recheck_orphan
 -- Locks the envelope and reads it with its business row; nothing when it is locked or gone.
-SELECT t.status AS status, coalesce((to_jsonb(t) ->> 'is_retryable')::boolean, true) AS is_retryable,
+SELECT CASE WHEN t.status = 'requires_input' AND to_jsonb(t) ->> 'answer' IS NOT NULL THEN 'answered'
+            ELSE t.status END AS status,
+       coalesce((to_jsonb(t) ->> 'is_retryable')::boolean, true) AS is_retryable,
        coalesce(l.checks, 0) AS checks, coalesce(l.recoveries, 0) AS recoveries,
        o.id AS run_id, o.status AS run_status, o.lease_token AS run_token, o.lease_expires_at AS run_expires_at,
        e.alive AS run_alive, e.effect AS run_effect, e.on_lost AS run_on_lost, NULL AS run_error

@@ -6,7 +6,7 @@ import pytest
 from pfsup.domains.decisions import Decision
 from support.database import Database
 from support.recovery import Domain, domain
-from support.rows import Rows
+from support.rows import Rows, rows_of
 
 
 async def looked_at_twice(delivery: Domain, rows: Rows) -> None:
@@ -74,3 +74,15 @@ async def test_lost_run_of_a_row_that_no_machine_may_retry_is_unknown(productflo
         await looked_at_twice(delivery, rows)
     assert [row.status for row in rows.envelopes(f"delivery:{job}")] == ["unknown"]
     assert rows.row("delivery_jobs", job).status == "running"
+
+
+async def test_lost_run_of_an_answered_turn_is_judged_with_the_turn(productflow: Database, rows: Rows):
+    """Its worker holds the turn's lock this moment, so the turn itself is passed over."""
+    turn = rows.turn(owner="w1", status="requires_input", phase="claimed", answer={"yes": True}, envelope="lost")
+    with rows_of(productflow) as holder, holder.conn.transaction():
+        holder.all("SELECT FROM productflow.agent_turns WHERE id = %s FOR NO KEY UPDATE", turn)
+        async with domain(productflow, "agent") as agent:
+            await looked_at_twice(agent, rows)
+            rows.awake()
+            await agent.run()
+    assert [row.status for row in rows.envelopes(f"agent:{turn}")] == ["running"]
