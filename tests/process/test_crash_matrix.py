@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 from support.crash import DOOMED, Scene, crash_scene, forked, work
+from support.crash_states import standing
 from support.dispatcher import kill
 from support.runs import owner_of
 from support.servers import PgServer, RedisServer
@@ -174,3 +175,39 @@ def test_worker_killed_with_a_message_that_it_read_and_did_not_begin_loses_nothi
     assert [row.status for row in scene.open_envelopes()] == ["sent"]
     _, end, calls = path.table[-1]
     settled_well(scene, path, number, end=end, calls=calls)
+
+
+# What a worker is at when it is late: the call is made, or the rendering done.
+LATE = {"rendered", "called"}
+
+
+def late_at(scene: Scene, name: str, nth: int) -> None:
+    """A worker that stands still at its n-th point is taken for lost; then it goes on, and nothing changes."""
+    path = PATHS[name]
+    path.ask(scene)
+    scene.send(scene.doomed)
+    with scene.held_worker(nth) as go_on:
+        scene.lose_everybody()
+        scene.recover(path.kind, cycles=3)
+        said = standing(scene)
+        taken = not scene.open_envelopes()
+        go_on()
+        if taken:
+            assert standing(scene) == said
+    scene.converge(path.kind, "envelope")
+    assert max(scene.calls().values(), default=1) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "nth"), [(name, nth) for name, nth in BOUNDARIES if PATHS[name].table[nth - 1][0] in LATE]
+)
+def test_late_worker_is_refused_and_told_and_its_row_stays_as_recovery_said(scene: Scene, name: str, nth: int):
+    late_at(scene, name, nth)
+    (told,) = scene.rows.all("SELECT reason FROM pfsup.audit_log WHERE action = 'late'")
+    assert " reported consumed at " in told.reason
+
+
+@pytest.mark.parametrize(("name", "nth"), BOUNDARIES)
+def test_worker_that_is_late_at_any_boundary_makes_no_second_call(scene: Scene, name: str, nth: int):
+    """Inside a transaction it holds locks: recovery passes it over and waits for none of them."""
+    late_at(scene, name, nth)

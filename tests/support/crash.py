@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import shutil
 import signal
 import tempfile
@@ -42,7 +43,7 @@ from .recovery import Domain, Outbox, domain, envelopes
 from .rows import Rows, rows_of
 from .runs import owner_of
 from .servers import PgServer, RedisServer, redis_client
-from .waiting import until
+from .waiting import HANG_S, until
 
 KINDS = ("delivery", "local_edit", "image_session", "workflow", "agent")
 DOOMED, HEALTHY = "crash:doomed", "crash:healthy"
@@ -61,13 +62,24 @@ IN_TRANSACTION = (
     b"SELECT FROM pg_stat_activity"
     b" WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()"
 )
+
+
+def _losing(table: str, change: str, where: str) -> str:
+    """A statement over rows that nobody has locked: a worker that stands still in a transaction keeps its lease."""
+    free = f"SELECT id FROM {table} WHERE {where} FOR NO KEY UPDATE SKIP LOCKED"
+    return f"UPDATE {table} SET {change} WHERE id IN ({free})"
+
+
+ENVELOPES = "pfsup.async_dispatches"
+LEASED = "lease_expires_at > clock_timestamp()"
+LOOK_NOW = _losing(ENVELOPES, f"check_at = {PAST}", "status IN ('sent', 'running')")
+LONG_SENT = _losing(ENVELOPES, f"sent_at = {PAST} - interval '1 hour'", "status = 'sent'")
 LOSSES = (
-    f"UPDATE pfsup.async_dispatches SET lease_expires_at = {PAST}"
-    " WHERE status = 'running' AND lease_expires_at > clock_timestamp()",
-    f"UPDATE pfsup.async_dispatches SET check_at = {PAST} WHERE status IN ('sent', 'running')",
-    f"UPDATE pfsup.async_dispatches SET sent_at = {PAST} - interval '1 hour' WHERE status = 'sent'",
-    f"UPDATE productflow.workflow_runs SET lease_expires_at = {PAST} WHERE lease_expires_at > clock_timestamp()",
-    f"UPDATE productflow.agent_turns SET lease_expires_at = {PAST} WHERE lease_expires_at > clock_timestamp()",
+    _losing(ENVELOPES, f"lease_expires_at = {PAST}", f"status = 'running' AND {LEASED}"),
+    LOOK_NOW,
+    LONG_SENT,
+    _losing("productflow.workflow_runs", f"lease_expires_at = {PAST}", LEASED),
+    _losing("productflow.agent_turns", f"lease_expires_at = {PAST}", LEASED),
 )
 
 
@@ -84,6 +96,22 @@ class KilledAt(Points):
         self.left -= 1
         if self.left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class HeldAt(Points):
+    """Stands still at the n-th point, the whole process: says so on `said`, and goes on at a byte on `go`."""
+
+    def __init__(self, nth: int, said: int, go: int) -> None:
+        self.left = nth
+        self.said = said
+        self.go = go
+
+    async def reach(self, name: str, **facts: object) -> None:
+        del name, facts
+        self.left -= 1
+        if self.left == 0:
+            os.write(self.said, b"!")
+            os.read(self.go, 1)
 
 
 @contextmanager
@@ -222,6 +250,25 @@ class Scene:
         """A worker that reads what was sent to the doomed and dies at its n-th point; its points, its signal."""
         return self.dies(lambda pipe: work(self.database, self.socket, stream=DOOMED, points=KilledAt(nth, pipe)))
 
+    @contextmanager
+    def held_worker(self, nth: int) -> Generator[Callable[[], None]]:
+        """A worker that stands still at its n-th point; calling what this yields lets it go on to its message's end."""
+        (heard, said), (waits, go) = os.pipe(), os.pipe()
+        points = HeldAt(nth, said, waits)
+        try:
+            with forked(lambda: work(self.database, self.socket, stream=DOOMED, points=points)):
+                ready, _, _ = select.select([heard], [], [], HANG_S)
+                assert ready, f"the worker never came to its point {nth}"
+
+                def go_on() -> None:
+                    os.write(go, b"!")
+                    until(self.doomed.is_empty)
+
+                yield go_on
+        finally:
+            for end in (heard, said, waits, go):
+                os.close(end)
+
     def dies(self, doing: Callable[[int], object]) -> tuple[list[str], int]:
         """Fork a child and wait for its end, and for the server to have noticed: its transaction is rolled back."""
         ended = run_to_its_end(doing)
@@ -271,7 +318,7 @@ class Scene:
         """As many cycles, with nothing asleep and time enough between two looks."""
         for _ in range(cycles):
             self.rows.awake()
-            self.rows.all(LOSSES[1])
+            self.rows.all(LOOK_NOW)
             self.recovery.cycle(kind)
 
     def worked_off(self) -> None:
@@ -284,13 +331,35 @@ class Scene:
 
     def stage(self, actor: str) -> int:
         """An envelope that stands for no row of the product; its id."""
-        return self.rows.one("SELECT id FROM pfsup.stage(%s, '1')", actor).id
+        return self.rows.one("SELECT id FROM pfsup.stage(%s, gen_random_uuid()::text)", actor).id
 
     def end_of(self, kind: str, number: str) -> str:
         """The status of a row of the product, or of an envelope."""
         if kind == "envelope":
             return str(self.rows.one("SELECT status FROM pfsup.async_dispatches WHERE id = %s", int(number)).status)
         return str(self.rows.row(TABLES[kind], number).status)
+
+    def pending_envelopes(self) -> list[Any]:
+        """Envelopes that nobody has sent."""
+        return self.rows.all("SELECT id FROM pfsup.async_dispatches WHERE status = 'pending'")
+
+    def open_rows(self) -> list[Any]:
+        """Rows of the product that are queued or running."""
+        query = " UNION ALL ".join(
+            f"SELECT '{kind}' AS kind, id, status FROM productflow.{table} WHERE status IN ('queued', 'running')"
+            for kind, table in TABLES.items()
+        )
+        return self.rows.all(query)
+
+    def deadlocks(self) -> int:
+        """How many the server has seen in this database."""
+        query = b"SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        (found,) = self.watch.execute(query).fetchall()
+        return int(found[0])
+
+    def lives(self, pid: int) -> bool:
+        """Whether a child has not ended."""
+        return os.waitpid(pid, os.WNOHANG) == (0, 0)
 
     def calls(self) -> Counter[tuple[str, int]]:
         """How often the provider was asked for each (task, index), by its own log."""
@@ -375,11 +444,32 @@ def look_twice(database: Database, kind: str, points: KilledAt) -> None:
     uvloop.run(_look_twice(database, kind, points))
 
 
+def cycle_on(database: Database, kind: str) -> None:
+    """Recovery in a process of its own: one cycle after the other, until killed. It takes every worker for lost that
+    has not prolonged its lease between two of them.
+    """
+
+    async def cycle() -> None:
+        with rows_of(database) as rows:
+            await cycles(rows)
+
+    async def cycles(rows: Rows) -> None:
+        async with recovering(database, kind, max_recoveries=1000) as found:
+            while True:
+                for statement in LOSSES:
+                    rows.all(statement)
+                rows.awake()
+                assert not (await found.run()).errors
+                found.clock.pass_(found.looks.grace_s + 1)
+
+    uvloop.run(cycle())
+
+
 async def _look_twice(database: Database, kind: str, points: KilledAt) -> None:
     with rows_of(database) as rows:
         async with recovering(database, kind, points=points) as found:
             await found.run()
             rows.awake()
-            rows.all(LOSSES[1])
+            rows.all(LOOK_NOW)
             found.clock.pass_(found.looks.grace_s + 1)
             assert not (await found.run()).errors

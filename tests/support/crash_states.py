@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .crash import DOOMED, LOSSES, Scene
+from .crash import DOOMED, LONG_SENT, Scene
 from .rows import Rows
 
 CALLED = "called-"  # rows whose outside call may have been made have ids that begin so
@@ -106,7 +106,7 @@ def envelope(scene: Scene) -> None:
     entry = f"{next(scene.entries)}-1"
     number = rows.envelope("mail:gone").id
     scene.doomed.owner.mark(number, sink_ref=f"{DOOMED} {entry}")
-    rows.all(LOSSES[2])
+    rows.all(LONG_SENT)
     scene.doomed.client.xadd(DOOMED, {"v": "1"}, id=f"{next(scene.entries)}-1")
 
 

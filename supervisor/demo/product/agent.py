@@ -94,8 +94,9 @@ class Agent:
 
     async def _note_result(self, task: Task, turn: Turn, effect: str, ref: str) -> None:
         async with self.desk.transaction() as conn:
-            await self.desk.write(conn, task, "progress_turn", phase="result_received", **turn.right)
-            await self.desk.write(conn, task, "apply_effect", effect=effect)
+            told = {"phase": "result_received", **turn.right}
+            await self.desk.write(conn, task, "progress_turn", result=True, **told)
+            await self.desk.write(conn, task, "apply_effect", result=True, effect=effect)
             await self._append(conn, task, turn, "effect_done", {"effect": effect, "ref": ref})
         await self.desk.at("effect_stored", task)
 

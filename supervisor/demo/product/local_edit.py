@@ -70,5 +70,6 @@ class LocalEdit:
 
     async def _progress(self, task: Task, attempt: str, *, phase: str, ref: str | None = None) -> None:
         async with self.desk.transaction() as conn:
-            await self.desk.write(conn, task, "progress_edit", attempt=attempt, phase=phase, ref=ref)
+            told = {"attempt": attempt, "phase": phase, "ref": ref}
+            await self.desk.write(conn, task, "progress_edit", result=ref is not None, **told)
         await self.desk.at(phase, task)

@@ -69,10 +69,10 @@ class Workflow:
             ref = await self.desk.call(task, key=effect, index=node.place, owner=node.id)
             await self._progress(task, lease, node, phase="result_received", made=Jsonb({"file": ref}))
         async with self.desk.transaction() as conn:
-            await self.desk.write(conn, task, "hold_run", lease=lease)
-            await self.desk.write(conn, task, "finish_node", node=node.id, attempt=node.attempt)
+            await self.desk.write(conn, task, "hold_run", result=True, lease=lease)
+            await self.desk.write(conn, task, "finish_node", result=True, node=node.id, attempt=node.attempt)
             if effect is not None:
-                await self.desk.write(conn, task, "apply_effect", effect=effect)
+                await self.desk.write(conn, task, "apply_effect", result=True, effect=effect)
         await self.desk.at("node_stored", task)
 
     async def _intend(self, task: Task, lease: UUID, node: Node) -> str:
@@ -90,8 +90,10 @@ class Workflow:
         await self.desk.at(phase, task)
 
     async def _hold(self, conn: Conn, task: Task, lease: UUID, node: Node, *, phase: str, made: Any = None) -> None:
-        await self.desk.write(conn, task, "hold_run", lease=lease)
-        await self.desk.write(conn, task, "progress_node", node=node.id, attempt=node.attempt, phase=phase, made=made)
+        has_result = made is not None
+        await self.desk.write(conn, task, "hold_run", result=has_result, lease=lease)
+        told = {"node": node.id, "attempt": node.attempt, "phase": phase, "made": made}
+        await self.desk.write(conn, task, "progress_node", result=has_result, **told)
 
     async def _close(self, task: Task, lease: UUID) -> None:
         async with self.desk.settling(task) as conn:
