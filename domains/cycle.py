@@ -25,11 +25,11 @@ from .decisions import Change, Decision, Limits, Run, Verdict, moved_on, next_lo
 from .looks import Looks
 from .report import Report
 from .session import Row, Session, Transaction, is_the_rows, paced, told
+from .walk import START, Walk, place_of
 
 PAGE_FIRST = 4  # times the batch: the first page of rows that the finder looks at
 PAGE_LARGEST = 5_000
 LOOKED_A_CYCLE = 100_000  # rows; a longer walk goes on in the next cycle
-START = ("-infinity", "")
 LOCKS = re.compile(rb"\bFOR (NO KEY )?UPDATE( OF \w+)? SKIP LOCKED\b")
 
 logger = logging.getLogger("pfsup.recovery")
@@ -106,7 +106,7 @@ class Cycle:
         self._phases = phases
         self._session = session
         self._looks = looks
-        self._cursors: dict[str, tuple[Any, str]] = {}
+        self._walks: dict[str, Walk] = {}
 
     async def run_once(self, drain: Drain) -> Report:
         """One cycle: every phase, each within its batch; ends early when the drain is asked for.
@@ -142,38 +142,39 @@ class Cycle:
 
     async def find(self, phase: Phase[E], batch: int, report: Report) -> list[str]:
         """Hand out the oldest free candidates: from now on they sleep, whatever becomes of this process."""
-        free: list[str] = []
-        size, looked = PAGE_FIRST * (batch + 1), 0
+        walk = self._walks.setdefault(phase.find, Walk())
         async with self._session.transaction() as tx:
-            while looked < LOOKED_A_CYCLE and len(free) <= batch:
-                rows, told = await self._page(tx, phase, size=min(size, PAGE_LARGEST), most=batch + 1 - len(free))
-                free += rows
-                looked += told["looked"]
-                report.waiting += told["waiting"]
-                report.oldest_s = max(report.oldest_s, told["oldest_s"] or 0.0)
-                if told["looked"] < min(size, PAGE_LARGEST):
-                    self._cursors.pop(phase.find, None)  # the end: the next cycle begins with the oldest again
-                    break
-                self._cursors[phase.find] = (told["last_at"], told["last_id"])
-                size *= PAGE_FIRST
-            if len(free) > batch:
-                self._cursors.pop(phase.find, None)
-            handed_out = free[:batch]
+            free = await self._free(tx, phase, walk, batch, report)
+            handed_out = [row["id"] for row in free[:batch]]
             if handed_out and not self._subject.observes:
                 await tx.run(self._subject.shared, "hand_out", self._subject.params(
                     ids=handed_out, base_s=self._subject.limits.interval_s, cap_s=self._subject.limits.asleep_cap_s
                 ))  # fmt: skip
-        report.looked_at += looked
         report.has_more = report.has_more or len(free) > batch
         return handed_out
 
-    async def _page(self, tx: Transaction, phase: Phase[E], *, size: int, most: int) -> tuple[list[str], Row]:
-        """One page of rows from where the last one ended: the free candidates among them, and what was looked at."""
-        after_at, after_id = self._cursors.get(phase.find, START)
-        asked = self._subject.params(after_at=after_at, after_id=after_id, page=size, most=most)
-        rows = await self._read(tx, phase.find, asked)
-        told = next(row for row in rows if row["id"] is None)
-        return [row["id"] for row in rows if row["id"] is not None], told
+    async def _free(self, tx: Transaction, phase: Phase[E], walk: Walk, batch: int, report: Report) -> list[Row]:
+        """Free candidates, one more than the batch where there are, from pages that grow while few are free."""
+        place = begun = walk.begin()
+        free: list[Row] = []
+        size, looked = PAGE_FIRST * (batch + 1), 0
+        while looked < LOOKED_A_CYCLE and len(free) <= batch:
+            page = min(size, PAGE_LARGEST)
+            asked = self._subject.params(after_at=place[0], after_id=place[1], page=page, most=batch + 1 - len(free))
+            *found, told = await self._read(tx, phase.find, asked)
+            free += found
+            looked += told["looked"]
+            report.waiting += told["waiting"]
+            report.oldest_s = max(report.oldest_s, told["oldest_s"] or 0.0)
+            place = place_of(told) if told["looked"] == page else START
+            if place == START:
+                break
+            size *= PAGE_FIRST
+        if len(free) > batch:
+            place = place_of(free[batch - 1]) if batch else begun
+        walk.end(place)
+        report.looked_at += looked
+        return free
 
     async def _take(self, phase: Phase[E], candidate: str, report: Report) -> None:
         """Judge one candidate in a transaction of its own. Its failure is noted in another, and ends nothing."""

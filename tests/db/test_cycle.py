@@ -100,6 +100,17 @@ async def test_25_rows_that_are_still_running_do_not_hide_the_26th(productflow: 
     assert rows.envelope(f"delivery:{jobs[25]}").status == "pending"
 
 
+async def test_no_number_of_rows_that_raise_hides_the_one_behind_them(productflow: Database, rows: Rows):
+    """Sleep is bounded, so of thousands a batch is always awake: every other cycle begins where one left off."""
+    jobs = stuck(rows, 61)
+    refuse(rows, jobs[:60])
+    async with domain(productflow, "delivery", batch_size=5) as delivery:
+        for _ in range(26):
+            await delivery.run()
+            rows.awake()
+    assert staged(rows, jobs) == jobs[60:]
+
+
 async def test_one_poisoned_row_leaves_its_neighbours_alone(productflow: Database, rows: Rows):
     jobs = stuck(rows, 5)
     refuse(rows, [jobs[2]])
