@@ -146,15 +146,17 @@ def work(database: Database, outside: Path, *, stream: str, points: Points = NO_
     uvloop.run(serve(database, outside, stream=stream, points=points, stop=asyncio.Event()))
 
 
-async def serve(database: Database, outside: Path, *, stream: str, points: Points, stop: asyncio.Event) -> None:
+async def serve(
+    database: Database, outside: Path, *, stream: str, points: Points, stop: asyncio.Event, lease_s: float = LONG_S
+) -> None:
     """A worker of the product that reads one stream, until `stop`."""
     where = values.Database(url=database.worker_url)
     worker = Worker(
-        database=where, redis=database.redis_url, queues={"all": stream}, concurrency=4, lease_s=LONG_S, drain_s=5
+        database=where, redis=database.redis_url, queues={"all": stream}, concurrency=4, lease_s=lease_s, drain_s=5
     )
     pool = open_pool(where, values.Pool(min=1, max=4), application_name="product")
     async with pool:
-        desk = Desk(pool=pool, queries=product_queries(), outside=Outside(str(outside)), points=points, lease_s=LONG_S)
+        desk = Desk(pool=pool, queries=product_queries(), outside=Outside(str(outside)), points=points, lease_s=lease_s)
         register(worker, desk)
         worker.actor("mail")(Mail(desk))
         await worker.serve(stop, consumer=f"c{os.getpid()}")
@@ -454,7 +456,7 @@ def cycle_on(database: Database, kind: str) -> None:
             await cycles(rows)
 
     async def cycles(rows: Rows) -> None:
-        async with recovering(database, kind, max_recoveries=1000) as found:
+        async with recovering(database, kind) as found:
             while True:
                 for statement in LOSSES:
                     rows.all(statement)
