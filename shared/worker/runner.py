@@ -17,7 +17,6 @@ from ..db.ready import drained_within, is_away, remedy
 from ..drain import Drain
 from ..log import Repeats
 from ..points import NO_POINTS, Points
-from ..points import NO_POINTS, Points
 from ..text import printable
 from .beats import Beats
 from .calls import Begun, Calls

@@ -23,7 +23,6 @@ from ..db.connect import connect
 from ..db.pool import open_pool
 from ..drain import Drain
 from ..points import NO_POINTS, Points
-from ..points import NO_POINTS, Points
 from ..text import printable
 from .beats import Beats
 from .calls import Caller, Calls, worker_queries
@@ -80,7 +79,6 @@ class Worker:
         self._drain_s = float(drain_s)
         self._points = points
         self._actors: dict[str, Actor] = {}
-        self.points: Points = NO_POINTS  # for tests and the demo: "read", before begin_work is called
 
     def __repr__(self) -> str:
         return f"<Worker actors={sorted(self._actors)} streams={self._streams} concurrency={self._concurrency}>"
