@@ -42,7 +42,7 @@ _SQLSTATE_REMEDIES: dict[str, str] = {
     "42P01": "schema is missing or older than this version, run: pfsup migrate",
     "42883": "schema is missing or older than this version, run: pfsup migrate",
     "42703": "schema is older or newer than this version, run: pfsup migrate",
-    "42501": "this role may not call pfsup's functions; GRANT it the role <schema>_run",
+    "42501": "this role lacks a right; GRANT it the role <schema>_run, which pfsup migrate makes",
     "28P01": "PostgreSQL refuses the password; correct [database] url or url_file",
     "28000": "PostgreSQL refuses this user; correct [database] url or pg_hba.conf",
     "3D000": "the database does not exist; create it or correct [database] url",
@@ -123,6 +123,8 @@ def remedy(error: BaseException) -> str:
             said = str(error)
         case psycopg_pool.PoolTimeout():
             said = "no database connection became free within [database] connect_timeout; is PostgreSQL up?"
+        case psycopg.Error(sqlstate="42501" as state):  # the server names the table or function, nothing else
+            said = f"{error.diag.message_primary}: {_SQLSTATE_REMEDIES[state]}"
         case psycopg.Error(sqlstate=str(state)) if state in _SQLSTATE_REMEDIES:
             said = _SQLSTATE_REMEDIES[state]
         case psycopg.Error():

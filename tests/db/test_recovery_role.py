@@ -99,6 +99,15 @@ async def test_missing_tables_at_the_start_are_a_waiting_state(database: Databas
     assert not said.is_ready
 
 
+async def test_table_of_another_owner_is_named_in_what_the_domain_waits_for(productflow: Database, rows: Rows):
+    rows.all("REVOKE ALL ON productflow.delivery_jobs FROM pfsup_run")
+    said = link()
+    async with at_work(Delivery(settings(productflow), "delivery"), said, ready=False):
+        await auntil(lambda: said.reason is not None, what="it says what it waits for")
+        assert "permission denied for table delivery_jobs" in str(said.reason)
+        assert "GRANT" in str(said.reason)
+
+
 async def test_paused_domain_does_nothing_and_says_who_paused_it(productflow: Database, rows: Rows):
     job = rows.delivery(status="queued")
     rows.all("SELECT pfsup.pause('domain', 'delivery', 'ada', 'the renderer is being moved')")
