@@ -21,6 +21,8 @@ from .decide import Evidence, Place, decide
 from .streams import Entries, Found, Ref, ref_of
 
 DOMAIN = "envelope"
+# What waits in its stream is none, nor what dispatch will send anew as a whole, nor what nobody can tell.
+CANDIDATES = (Place.TAKEN_UP, Place.ACKNOWLEDGED, Place.GONE)
 NO_REF = "its sink_ref is not a stream and an entry's id: nobody can say where its entry is"
 
 
@@ -70,7 +72,7 @@ class EnvelopeCycle:
                 report.complete = False
                 break
             found = places.get(row["id"])
-            if row["status"] == "running" or (found is not None and self._is_candidate(found)):
+            if row["status"] == "running" or (found is not None and found.place in CANDIDATES):
                 taken_at = time.monotonic()
                 await self._take(row, found, report, again)
                 await paced(drain, taken_at, self._rules.limits.share)
@@ -105,10 +107,6 @@ class EnvelopeCycle:
             return await self._entries.find(wanted)
         except broker.RedisError as error:
             return {}, error
-
-    def _is_candidate(self, found: Found) -> bool:
-        """What waits in its stream is none, nor what dispatch will send anew as a whole, nor what nobody can tell."""
-        return found.place in (Place.TAKEN_UP, Place.ACKNOWLEDGED, Place.GONE)
 
     async def _take(self, row: Row, found: Found | None, report: Report, again: dict[int, float]) -> None:
         """Judge one row in a transaction of its own; its entry is removed after the commit."""

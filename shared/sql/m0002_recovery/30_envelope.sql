@@ -6,8 +6,8 @@
 --   sent     for `grace` or longer, and not re-dispatched so lately that the ledger lets it sleep
 --   running  its lease ended or its deadline passed, and its actor belongs to no business domain (`owned`)
 -- and after them one row with id null: how many were looked at, and in age_s the age in seconds of the oldest row that
--- was due and not taken (locked elsewhere, or behind the batch). A row under a live lease is looked at again when that ends; one that waits in its stream after half of
--- its age, at least a minute and at most five.
+-- was due and not taken (locked elsewhere, or behind the batch). A row under a live lease is looked at again when that
+-- ends; one that waits in its stream after half of its age, at least a minute and at most five.
 CREATE FUNCTION @schema@.find_outstanding(batch integer, grace interval, owned text[])
 RETURNS TABLE (
     id bigint, status text, queue text, actor text, sink_ref text, deliveries integer, token uuid,
