@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg
 from psycopg.rows import class_row
 
 from ...shared.db.queries import Queries
+from .kills import Kill
+from .product_proof import Asked, ProductProof, prove_product
+from .provider import received
 from .waits import percentiles
 from .witness import Commit, Execution, Proof, prove
 
@@ -33,11 +38,12 @@ class Standing:
     retried: int
     recovered: int
     wishes: int
+    open_rows: int
 
     @property
     def unsettled(self) -> int:
-        """How many envelopes and wishes have not come to an end."""
-        return self.pending + self.waiting + self.running + self.wishes
+        """How many envelopes, wishes and rows of the product have not come to an end."""
+        return self.pending + self.waiting + self.running + self.wishes + self.open_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,4 +81,15 @@ class Books:
         """Compare what the shop committed with what was executed."""
         commits = [Commit(*row) for row in self._conn.execute(self._queries["commits"])]
         executions = [Execution(*row) for row in self._conn.execute(self._queries["executions"])]
-        return prove(commits, executions)
+        unknown = {row[0] for row in self._conn.execute(self._queries["unknown_orders"])}
+        return prove(commits, executions, unknown=unknown)
+
+    def product(self, calls: Path, kills: Iterable[Kill]) -> ProductProof:
+        """Compare what was asked of the product with how it ended, and with the provider's log."""
+        asked = [Asked(*row) for row in self._conn.execute(self._queries["asked"])]
+        hollow = [f"{domain} {number}" for domain, number in self._conn.execute(self._queries["hollow"])]
+        return prove_product(asked, calls=received(calls), hollow=hollow, kills=kills)
+
+    def recovered(self) -> dict[str, int]:
+        """How often each domain put something in line again."""
+        return dict(self._conn.execute(self._queries["recovered"]).fetchall())

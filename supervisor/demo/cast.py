@@ -11,12 +11,13 @@ from types import TracebackType
 from typing import Self
 
 from ...config.errors import PfsupError
+from .boundaries import Boundary
 from .place import APP, SCHEMA, WORKER, Place
 from .programs import Program
 
 BOOT_S = 30.0
 STOP_S = 30.0
-PFSUP, SHOP = "pfsup", "shop"
+PFSUP, SHOP, PROVIDER = "pfsup", "shop", "provider"
 
 
 class Cast:
@@ -44,11 +45,26 @@ class Cast:
                 raise PfsupError(f"cannot start the demo: pfsup is not ready within {BOOT_S:g} s\n{program.tail()}")
             tick.wait(0.05)
 
+    def start_provider(self) -> None:
+        """The provider outside; returns when it can be called."""
+        argv = ["-m", "pfsup.supervisor.demo.provider", str(self._place.socket), str(self._place.calls)]
+        self._start(PROVIDER, argv, speaks=True).expect("ready", within_s=BOOT_S)
+
     def start_worker(self, number: int) -> None:
         """A worker process; returns when it reads."""
-        argv = [self._place.url_of(WORKER), self._place.redis_url, SCHEMA]
-        program = self._start(f"worker {number}", ["-m", "pfsup.supervisor.demo.worker", *argv], speaks=True)
-        program.expect("ready", within_s=BOOT_S)
+        self._start_worker(f"worker {number}").expect("ready", within_s=BOOT_S)
+
+    def start_doomed(self, name: str, boundary: Boundary, actor: str) -> None:
+        """A worker that will stand still at the boundary (with a task of `actor`; "": any) and say so."""
+        self._start_worker(name, boundary, actor)
+
+    def heard(self, name: str) -> list[str]:
+        """What the program has said since it was asked last."""
+        return self._programs[name].heard()
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, as a crash would."""
+        self._programs.pop(name).kill()
 
     def start_shop(self, rate: float) -> None:
         """The shop, which commits `rate` orders a second from now on."""
@@ -76,6 +92,10 @@ class Cast:
     def workers(self) -> list[str]:
         """The names of the workers that should run."""
         return [name for name in self._programs if name.startswith("worker ")]
+
+    def _start_worker(self, name: str, *dies: str) -> Program:
+        argv = [self._place.url_of(WORKER), self._place.redis_url, SCHEMA, str(self._place.socket), *dies]
+        return self._start(name, ["-m", "pfsup.supervisor.demo.worker", *argv], speaks=True)
 
     def _start(self, name: str, argv: list[str], *, speaks: bool = False) -> Program:
         log = self._place.folder / f"{name.replace(' ', '-')}.log"

@@ -9,9 +9,13 @@ from typing import Literal
 Plan = Literal["run", "retry", "reject"]
 
 # Which stream each kind of work goes to; `[actors.NAME] queue` of the demo's configuration says the same.
-QUEUES = {"render_image": "images", "send_mail": "mail", "deliver": "deliveries"}
+DOMAINS = ("delivery", "local_edit", "image_session", "workflow", "agent")  # the product's, each with its actor
+QUEUES = {"render_image": "images", "send_mail": "mail", "deliver": "deliveries"} | dict.fromkeys(DOMAINS, "product")
 DELIVERY_JOBS = 8  # so few that a wish often meets an envelope that is still alive
 LONGEST_DELAY_S = 1.5
+LEASE_S = 2.0  # so short that a crash is noticed while the play runs
+PRODUCT_EVERY = 5  # orders; between them one thing is asked of the product
+GRAPHS = 6
 RETRY_S = 0.3
 
 

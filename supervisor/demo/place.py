@@ -9,10 +9,12 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from ...config.errors import PfsupError
+from ...shared.db.migrate import migrate
+from ...shared.db.migrations import reference_tables
 from ...shared.db.queries import Queries, load_queries
-from .orders import QUEUES, RETRY_S
+from .orders import DOMAINS, LEASE_S, QUEUES, RETRY_S
 
-SCHEMA = "pfsup"
+SCHEMA, PRODUCT = "pfsup", "productflow"
 APP, WORKER, SUPERVISOR = "shop_app", "shop_worker", "shop_supervisor"
 
 
@@ -29,6 +31,16 @@ class Place:
         return make_conninfo(self.owner_url, user=login)
 
     @property
+    def socket(self) -> Path:
+        """Where the provider listens."""
+        return self.folder / "provider.sock"
+
+    @property
+    def calls(self) -> Path:
+        """The provider's own log of the calls that arrived."""
+        return self.folder / "provider.calls"
+
+    @property
     def config(self) -> Path:
         """pfsup's configuration file."""
         return self.folder / "pfsup.toml"
@@ -40,7 +52,8 @@ def shop_queries() -> Queries:
 
 
 def prepare(place: Place) -> None:
-    """Make the shop's tables and logins, and write pfsup's configuration."""
+    """Make the shop's tables and logins, the product's reference tables, and write pfsup's configuration."""
+    migrate(place.owner_url, schema=PRODUCT, steps=reference_tables(PRODUCT, outbox=SCHEMA))
     with psycopg.connect(place.owner_url) as conn:
         conn.execute(shop_queries()["create"])
     place.config.write_text(config_text(place))
@@ -53,11 +66,16 @@ def config_text(place: Place) -> str:
         if "'" in text:
             raise PfsupError(f"cannot write the demo's configuration: there is a quote in {text!r}")
     actors = "".join(
-        f"[actors.{name}]\nqueue = '{queue}'\nretry_base = '{RETRY_S * 1000:.0f}ms'\n" for name, queue in QUEUES.items()
+        f"[actors.{name}]\nqueue = '{queue}'\nretry_base = '{RETRY_S * 1000:.0f}ms'\nlease = '{LEASE_S:g}s'\n"
+        for name, queue in QUEUES.items()
     )
+    # A crash of the play is noticed within its minute: short leases, quick looks. The defaults are far more patient.
+    quick = "interval = '300ms'\ntakeover_grace = '1s'\nshare = 1.0\nbatch_size = 250\n"
+    domains = "".join(f"[domains.{name}]\n{quick}stale_after = '5s'\n" for name in DOMAINS)
+    domains += f"[domains.envelope]\n{quick}sent_grace = '2s'\n"
     return (
         f"[database]\nurl = '''{place.url_of(SUPERVISOR)}'''\n"
         f"[redis]\nurl = '{place.redis_url}'\n"
         f"[supervisor]\nname = 'demo'\nruntime_dir = '{place.folder}/run'\nstate_dir = '{place.folder}/state'\n"
-        f"{actors}"
+        f"{actors}{domains}"
     )

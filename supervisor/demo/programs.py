@@ -100,6 +100,21 @@ class Program:
                 lines.append(line.decode(errors="replace").rstrip("\n"))
         return lines
 
+    def heard(self) -> list[str]:
+        """The lines that it has written by now and nobody has read; none is waited for."""
+        lines: list[str] = []
+        stream = self._stream(self._process.stdout)
+        with selectors.DefaultSelector() as selector:
+            selector.register(stream, selectors.EVENT_READ)
+            while selector.select(0) and (line := stream.readline()):
+                lines.append(line.decode(errors="replace").rstrip("\n"))
+        return lines
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self._process.kill()
+        self._process.wait()
+
     def say(self, line: str) -> None:
         """Write one line to its standard input."""
         stream = self._stream(self._process.stdin)

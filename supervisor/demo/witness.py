@@ -7,7 +7,7 @@ newest: a wish is met by any run that saw its version or a later one, and no run
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 
@@ -38,6 +38,7 @@ class Proof:
 
     committed: int
     executed: int
+    unknown: int
     lost: tuple[int, ...]
     twice: tuple[tuple[str, int], ...]
     uncommitted: tuple[str, ...]
@@ -48,8 +49,12 @@ class Proof:
         return not (self.lost or self.twice or self.uncommitted)
 
 
-def prove(commits: Iterable[Commit], executions: Iterable[Execution]) -> Proof:
-    """Compare the two witnesses. A pure function: it trusts nothing but what it is given."""
+def prove(commits: Iterable[Commit], executions: Iterable[Execution], *, unknown: Collection[str] = ()) -> Proof:
+    """Compare the two witnesses. A pure function: it trusts nothing but what it is given.
+
+    `unknown`: aggregates whose worker died within an outside call. Such an order is not lost: a person decides. One
+    that was executed all the same counts as done twice: nobody may run it again.
+    """
     wanted, done = list(commits), list(executions)
     newest_done, newest_wanted = newest(done), newest(wanted)
     keyed = {commit.aggregate for commit in wanted if commit.keyed}
@@ -57,8 +62,13 @@ def prove(commits: Iterable[Commit], executions: Iterable[Execution]) -> Proof:
     return Proof(
         committed=len(wanted),
         executed=len(done),
-        lost=tuple(commit.id for commit in wanted if newest_done.get(commit.aggregate, 0) < commit.version),
-        twice=tuple(sorted((run, count) for run, count in runs.items() if count > 1)),
+        unknown=sum(commit.aggregate in unknown for commit in wanted),
+        lost=tuple(
+            commit.id
+            for commit in wanted
+            if newest_done.get(commit.aggregate, 0) < commit.version and commit.aggregate not in unknown
+        ),
+        twice=tuple(sorted((run, count) for run, count in runs.items() if count > 1 or run in unknown)),
         uncommitted=tuple(sorted({e.aggregate for e in done if newest_wanted.get(e.aggregate, 0) < e.version})),
     )
 

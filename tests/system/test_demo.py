@@ -15,7 +15,7 @@ from support.descendants import Process, descendants, private_folders
 from support.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
-NONE = ("lost", "twice", "uncommitted", "unknown", "dead", "unsettled")
+NONE = ("lost", "twice", "uncommitted", "unsettled", "repeated_calls", "open", "hollow", "misplaced")
 STARTED = " s of "  # in the first line about the running shop
 
 
@@ -47,7 +47,9 @@ def below(process: subprocess.Popen[str]) -> list[Process]:
     """What the demo started: servers, pfsup with its children, workers, the shop."""
     found = descendants(process.pid)
     said = " ".join(one.command for one in found)
-    assert all(word in said for word in ("postgres", "valkey", "pfsup start", "demo.worker", "demo.producer")), said
+    assert all(
+        word in said for word in ("postgres", "valkey", "pfsup start", "demo.worker", "demo.producer", "demo.provider")
+    ), said
     return found
 
 
@@ -68,8 +70,10 @@ def test_demo_loses_nothing_says_so_and_leaves_nothing():
     assert process.returncode == 0, (told, err)
     assert (told["schema"], told["ok"]) == (1, True)
     assert [told[name] for name in NONE] == [0] * len(NONE)
-    assert told["committed"] >= told["envelopes"] > 0
-    assert told["consumed"] + told["rejected"] == told["envelopes"] == told["sent"]
+    assert told["committed"] > 0 < told["envelopes"]
+    assert told["consumed"] + told["rejected"] + told["unknown"] + told["dead"] == told["envelopes"] == told["sent"]
+    assert all(count > 0 for count in told["kills"].values()), "a worker died at every boundary"
+    assert len(told["domains"]) == 5
     for wait in ("staged_to_sent", "sent_to_started"):
         figures = told["waits_ms"][wait]
         assert 0 <= figures["p50"] <= figures["p95"] <= figures["p99"] <= figures["max"]

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 from pfsup.supervisor.demo.books import Standing, Waits
+from pfsup.supervisor.demo.boundaries import Boundary
+from pfsup.supervisor.demo.kills import Kill
+from pfsup.supervisor.demo.product_proof import Asked, prove_product
 from pfsup.supervisor.demo.summary import Summary
 from pfsup.supervisor.demo.waits import percentiles
 from pfsup.supervisor.demo.witness import Commit, Execution, Proof, prove
@@ -81,7 +84,9 @@ def summary_of(proof: Proof, **changes: Any) -> Summary:
     """A summary with this proof."""
     counts = dict.fromkeys(Standing.__slots__, 0)
     waits = Waits(staged_to_sent=percentiles([1.0]), sent_to_started=percentiles([]))
-    return Summary(standing=Standing(**counts), waits=waits, proof=proof, **changes)
+    nothing = prove_product([], calls={}, hollow=[], kills=[])
+    known: dict[str, Any] = {"product": nothing, "kills": dict.fromkeys(Boundary, 1), "recovered": {}} | changes
+    return Summary(standing=Standing(**counts), waits=waits, proof=proof, **known)
 
 
 def test_summary_holds_only_when_the_proof_does():
@@ -110,4 +115,51 @@ def test_summary_names_offences_but_not_thousands_of_them():
 def test_verdict_says_how_many_orders_were_proved():
     assert summary_of(prove([order(1)], [done(1)])).as_lines()[-1] == (
         "ok: lost 0, twice 0: each of 1 committed orders was executed, none of them twice"
+        " (0 unknown: a person decides); 0 rows of five domains came to their end, no call outside was repeated"
     )
+
+
+def test_order_whose_outcome_nobody_can_prove_is_not_lost():
+    proof = prove([order(1), order(2)], [done(1)], unknown={"order-2"})
+    assert (proof.lost, proof.unknown, proof.holds) == ((), 1, True)
+
+
+def test_unknown_order_that_was_executed_all_the_same_is_an_offence():
+    proof = prove([order(1)], [done(1)], unknown={"order-1"})
+    assert proof.twice == (("order-1", 1),)
+
+
+def test_boundary_at_which_no_worker_died_fails_the_demo():
+    told = summary_of(prove([], []), kills=dict.fromkeys(Boundary, 1) | {Boundary.READ: 0})
+    assert not told.holds
+    assert "NOT KILLED: no worker died at read" in told.as_lines()
+
+
+ENDED = [Asked("delivery", "1", "succeeded"), Asked("agent", "2", "unknown")]
+
+
+def test_rows_that_came_to_their_end_hold():
+    proof = prove_product(ENDED, calls={("2", 0): 1}, hollow=[], kills=[Kill(Boundary.EFFECT_BEGUN, "agent", "2")])
+    assert proof.holds
+    assert (proof.counts["delivery"]["succeeded"], proof.counts["agent"]["unknown"]) == (1, 1)
+
+
+@pytest.mark.parametrize("status", ["queued", "running", None])
+def test_row_that_has_not_ended_or_is_gone_is_open(status: str | None):
+    assert len(prove_product([Asked("delivery", "1", status)], calls={}, hollow=[], kills=[]).open) == 1
+
+
+def test_call_that_was_made_twice_is_repeated():
+    proof = prove_product(ENDED, calls={("2", 0): 2, ("3", 0): 1}, hollow=[], kills=[])
+    assert proof.repeated == ("2 index 0: 2 calls",)
+
+
+def test_success_without_a_result_is_hollow():
+    assert not prove_product(ENDED, calls={}, hollow=["delivery 1"], kills=[]).holds
+
+
+def test_row_whose_worker_died_within_its_call_must_be_unknown():
+    kill = Kill(Boundary.EFFECT_DONE, "delivery", "1")
+    assert prove_product(ENDED, calls={}, hollow=[], kills=[kill]).misplaced
+    kill = Kill(Boundary.BEGUN, "delivery", "1")
+    assert not prove_product(ENDED, calls={}, hollow=[], kills=[kill]).misplaced
