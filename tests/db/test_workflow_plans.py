@@ -60,7 +60,8 @@ def test_finders_and_rereads_read_no_big_table_from_end_to_end(productflow: Data
 def test_page_of_waiting_runs_is_gone_over_once(productflow: Database, rows: Rows):
     """Runs of as many graphs, each with its envelope: a page compared with itself took 3 s a cycle at 12,000."""
     rows.all(
-        "INSERT INTO productflow.workflow_runs (id, graph_id) SELECT 'r' || n, 'g' || n FROM generate_series(1, 12000) n"
+        "INSERT INTO productflow.workflow_runs (id, graph_id)"
+        " SELECT 'r' || n, 'g' || n FROM generate_series(1, 12000) AS n"
     )
     rows.all(
         "INSERT INTO pfsup.async_dispatches (actor, queue, aggregate_id, delivery_key)"

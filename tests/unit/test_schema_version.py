@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from pfsup.config.errors import SchemaError
-from pfsup.shared.db.version import check_version
 from pfsup.shared.db.migrate import LATEST
+from pfsup.shared.db.version import check_version
 
 
 def test_version_that_this_program_speaks_is_accepted():
