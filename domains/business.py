@@ -11,11 +11,12 @@ from ..shared.db.connect import Connection
 from ..shared.db.queries import load_queries
 from ..shared.points import NO_POINTS, Points
 from .contract import Link
-from .cycle import Cycle, Phase, Subject, unlocked
+from .cycle import Cycle, unlocked
 from .decisions import Limits
 from .looks import Looks
 from .loop import Recovery, load_shared
 from .orphans import ORPHANS
+from .phase import Phase, Subject
 from .session import Session
 from .walk import START
 

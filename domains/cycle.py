@@ -10,19 +10,18 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import orjson
 from psycopg.errors import ProgrammingError, UniqueViolation
 from psycopg.types.json import Jsonb
 
 from ..shared.db.queries import Queries
 from ..shared.drain import Drain
 from ..shared.text import printable
-from .decisions import Change, Decision, Limits, Run, Verdict, moved_on, next_look_s, still_running
+from .decisions import Change, Decision, Run, Verdict, moved_on, next_look_s, still_running
 from .looks import Looks
+from .phase import E, Evidence, Phase, Subject, plain, run_of
 from .report import Report
 from .session import Row, Session, Transaction, is_the_rows, paced, told
 from .walk import START, Walk, place_of
@@ -43,59 +42,6 @@ class Refused(Exception):
     """A change failed for want of a table, a column or a right, which is this one row's fault: a trigger of the
     application misses them. Were the domain's own table gone, the re-read before the change would have failed.
     """
-
-
-class Evidence(Protocol):
-    """What a domain knows of one candidate when it decides: a frozen dataclass of named values, never a whole row."""
-
-    @property
-    def status(self) -> str: ...
-    @property
-    def run(self) -> Run | None: ...
-    @property
-    def checks(self) -> int: ...
-    @property
-    def recoveries(self) -> int: ...
-
-
-E = TypeVar("E", bound=Evidence)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phase(Generic[E]):
-    """One kind of candidate of a domain: where it is found, what is read under its lock, and how it is judged.
-
-    `find` and `recheck` name statements. `repairs` are run under the lock, before the evidence is read again.
-    `reads_again`: without repairs too, because the evidence lies in other tables as well: the statement that takes the
-    lock sees those as they were before it had it, and a call may have begun in between.
-    `takes_rest`: it works with what earlier phases left of the batch, else with a batch of its own.
-    """
-
-    find: str
-    recheck: str
-    evidence: Callable[[Row, Run | None], E]
-    decide: Callable[[E, Limits], Verdict]
-    repairs: tuple[str, ...] = ()
-    reads_again: bool = False
-    takes_rest: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """Whose cycle it is: the domain's name, the actor it owns, its limits, and the statements it runs."""
-
-    domain: str
-    actor: str
-    limits: Limits
-    batch_size: int
-    queries: Queries  # the domain's own
-    shared: Queries  # recovery.sql
-    observes: bool = False  # find, read and decide; lock and write nothing
-
-    def params(self, **more: Any) -> dict[str, Any]:
-        """What every statement gets, and `more`."""
-        known = {"domain": self.domain, "actor": self.actor, "stale_s": self.limits.stale_after_s}
-        return known | more
 
 
 class Cycle:
@@ -311,32 +257,6 @@ class Cycle:
             await self._note(tx, candidate, decision=decision, reason=reason)
 
 
-def run_of(row: Row, looks: Looks) -> Run | None:
-    """The live envelope in a re-read's columns (`run_id`, `run_status`, …), None where there is none."""
-    if row.get("run_id") is None:
-        return None
-    is_lost = row["run_status"] == "running" and not row["run_alive"]
-    return Run(
-        id=row["run_id"],
-        status=row["run_status"],
-        token=row["run_token"],
-        expires_at=row["run_expires_at"],
-        alive=row["run_alive"],
-        effect=row["run_effect"],
-        on_lost=row["run_on_lost"],
-        last_error=row["run_error"],
-        confirmed=is_lost and looks.twice(row["run_id"], (row["run_token"], row["run_expires_at"])),
-    )
-
-
 def unlocked(queries: Queries, name: str) -> dict[str, bytes]:
     """The statement of that name without its locks, for a reader that has no right to lock."""
     return {name: LOCKS.sub(b"", queries[name])}
-
-
-def plain(evidence: Any) -> Jsonb:
-    """Evidence as the ledger and the audit keep it: its named values, without the run's token (it is a right)."""
-    fields: dict[str, Any] = asdict(evidence)
-    if fields.get("run") is not None:
-        fields["run"] = {name: value for name, value in fields["run"].items() if name != "token"}
-    return Jsonb(orjson.loads(orjson.dumps(fields, default=str)))

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .cycle import Phase
 from .decisions import Change, Decision, Limits, Lost, Run, Verdict, look_after, moved_on
+from .phase import Phase
 
 # What becomes of the run, by its row's status. The last two wait for a person, whose answer stages a run of its own.
 _ENDS = {

@@ -12,9 +12,9 @@ from psycopg.types.json import Jsonb
 
 from ...shared.db.queries import Queries
 from ...shared.drain import Drain
-from ..cycle import plain
 from ..decisions import Decision, Limits, Verdict
 from ..looks import Looks
+from ..phase import plain
 from ..report import Report
 from ..session import Row, Session, Transaction, is_the_rows, paced, told
 from .decide import Evidence, Place, decide

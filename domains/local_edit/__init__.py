@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...config.values import Settings
 from ...shared.points import NO_POINTS, Points
 from ..business import Business
-from ..cycle import Phase
+from ..phase import Phase
 from .decide import Evidence, decide, evidence
 
 TABLE = "local_edit_tasks"

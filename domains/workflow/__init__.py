@@ -7,7 +7,7 @@ from typing import Any
 from ...config.values import Settings
 from ...shared.points import NO_POINTS, Points
 from ..business import Business
-from ..cycle import Phase
+from ..phase import Phase
 from .decide import Evidence, Waiting, decide, decide_turn, evidence, waiting
 
 RUNS: Phase[Evidence] = Phase(
