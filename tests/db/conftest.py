@@ -16,6 +16,21 @@ if TYPE_CHECKING:
     from support.staging import App
 
 
+# On PostgreSQL 15 the suite of every change runs these files of the domains' tests whole, and of the others what
+# prepares every statement; the rest is in `scripts/test long`. It would be 400 of 4,000 tests.
+CORE = ("test_cycle", "test_delivery", "test_orphans", "test_migrate_productflow", "test_recovery_role")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Domains beyond the core on the second server are a slow matrix."""
+    for item in items:
+        asked: tuple[str, ...] = getattr(item, "fixturenames", ())
+        is_core = item.path.stem in CORE or "plans" in item.path.stem or "big_table" in item.name
+        if "productflow" in asked and "pg15" in item.name and not is_core:
+            item.add_marker(pytest.mark.long)
+
+
 @pytest.fixture(scope="session", params=["18", "15"], ids=["pg18", "pg15"])
 def pg_server(request: pytest.FixtureRequest, pg_servers: PgServers) -> PgServer:
     """The session's PostgreSQL of each version."""
