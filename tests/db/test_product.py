@@ -8,7 +8,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.crash import Scene, crash_scene, serve
+from support.crash import Scene, crash_scene
+from support.crash_workers import serve
 from support.gates import Gates
 from support.servers import PgServer, RedisServer
 from support.waiting import auntil

@@ -8,8 +8,9 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 import pytest
-from support.crash import DOOMED, Scene, crash_scene, forked, work
+from support.crash import DOOMED, Scene, crash_scene
 from support.crash_states import standing
+from support.crash_workers import forked, work
 from support.dispatcher import kill
 from support.runs import owner_of
 from support.servers import PgServer, RedisServer

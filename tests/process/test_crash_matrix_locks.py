@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Generator, Mapping
 
 import pytest
-from support.crash import Scene, crash_scene, cycle_on, forked
+from support.crash import Scene, crash_scene
+from support.crash_cycles import cycle_on
+from support.crash_workers import forked
 from support.servers import PgServer, RedisServer
 
 pytestmark = pytest.mark.timeout(120)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator
 
 import pytest
-from support.crash import KilledAt, Scene, crash_scene, look_twice
+from support.crash import Scene, crash_scene
+from support.crash_cycles import look_twice
 from support.crash_states import CALLED, STATES, standing
+from support.crash_workers import KilledAt
 from support.servers import PgServer, RedisServer
 
 pytestmark = pytest.mark.timeout(120)

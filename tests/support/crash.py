@@ -1,4 +1,4 @@
-"""The product with its workers in processes of their own, to be killed at the n-th named point; recovery by hand.
+"""The product, its provider, healthy workers and ones that are to die, and recovery by hand.
 
 Dispatch is the test: `send` writes a pending envelope's entry into one of two streams. Workers that are to die read
 `doomed`, one that lives as long as the scene reads `healthy`: so a message goes to the one it is meant for, at once.
@@ -6,48 +6,35 @@ Dispatch is the test: `send` writes a pending envelope's entry into one of two s
 
 from __future__ import annotations
 
-import asyncio
 import os
 import select
 import shutil
-import signal
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import psycopg
-import uvloop
-from pfsup.config import values
-from pfsup.domains.report import Report
-from pfsup.shared.db.pool import open_pool
-from pfsup.shared.points import NO_POINTS, Points
-from pfsup.shared.worker.task import Task
-from pfsup.shared.worker.worker import Worker
-from pfsup.supervisor.demo.product.actors import register
 from pfsup.supervisor.demo.product.app import App
-from pfsup.supervisor.demo.product.desk import Desk, product_queries
-from pfsup.supervisor.demo.product.outside import Outside
+from pfsup.supervisor.demo.product.desk import product_queries
 from pfsup.supervisor.demo.provider import received
 
+from .crash_cycles import LOOK_NOW, LOSSES, Recovering, recovery_of
 from .crash_outside import provider
+from .crash_workers import HeldAt, KilledAt, forked, run_to_its_end, work
 from .database import Database
-from .dispatcher import kill
 from .messages import Stream
 from .productflow import productflow_database
-from .recovery import Domain, Outbox, domain, envelopes
 from .rows import Rows, rows_of
 from .runs import owner_of
 from .servers import PgServer, RedisServer, redis_client
 from .waiting import HANG_S, until
 
-KINDS = ("delivery", "local_edit", "image_session", "workflow", "agent")
 DOOMED, HEALTHY = "crash:doomed", "crash:healthy"
-LONG_S = 3600.0  # no lease ends and nothing is prolonged unless the test says so
 TABLES = {
     "delivery": "delivery_jobs",
     "local_edit": "local_edit_tasks",
@@ -56,160 +43,10 @@ TABLES = {
     "agent": "agent_turns",
 }
 ROUNDS = 6
-# A lease that has ended stays as it is: recovery believes what it sees twice.
-PAST = "clock_timestamp() - interval '1 minute'"
 IN_TRANSACTION = (
     b"SELECT FROM pg_stat_activity"
     b" WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()"
 )
-
-
-def _losing(table: str, change: str, where: str) -> str:
-    """A statement over rows that nobody has locked: a worker that stands still in a transaction keeps its lease."""
-    free = f"SELECT id FROM {table} WHERE {where} FOR NO KEY UPDATE SKIP LOCKED"
-    return f"UPDATE {table} SET {change} WHERE id IN ({free})"
-
-
-ENVELOPES = "pfsup.async_dispatches"
-LEASED = "lease_expires_at > clock_timestamp()"
-LOOK_NOW = _losing(ENVELOPES, f"check_at = {PAST}", "status IN ('sent', 'running')")
-LONG_SENT = _losing(ENVELOPES, f"sent_at = {PAST} - interval '1 hour'", "status = 'sent'")
-LOSSES = (
-    _losing(ENVELOPES, f"lease_expires_at = {PAST}", f"status = 'running' AND {LEASED}"),
-    LOOK_NOW,
-    LONG_SENT,
-    _losing("productflow.workflow_runs", f"lease_expires_at = {PAST}", LEASED),
-    _losing("productflow.agent_turns", f"lease_expires_at = {PAST}", LEASED),
-)
-
-
-class KilledAt(Points):
-    """Says the name of every point on a pipe and kills the process at the n-th, unless it is 0."""
-
-    def __init__(self, nth: int, pipe: int) -> None:
-        self.left = nth
-        self.pipe = pipe
-
-    async def reach(self, name: str, **facts: object) -> None:
-        del facts
-        os.write(self.pipe, f"{name}\n".encode())
-        self.left -= 1
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-class HeldAt(Points):
-    """Stands still at the n-th point, the whole process: says so on `said`, and goes on at a byte on `go`."""
-
-    def __init__(self, nth: int, said: int, go: int) -> None:
-        self.left = nth
-        self.said = said
-        self.go = go
-
-    async def reach(self, name: str, **facts: object) -> None:
-        del name, facts
-        self.left -= 1
-        if self.left == 0:
-            os.write(self.said, b"!")
-            os.read(self.go, 1)
-
-
-@contextmanager
-def forked(work: Callable[[], object]) -> Generator[int]:
-    """A child that does `work` and ends without the test's own endings; killed and reaped at the end of the block."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    try:
-        yield pid
-    finally:
-        kill(pid)
-
-
-def run_to_its_end(work: Callable[[int], object]) -> tuple[list[str], int]:
-    """Fork a child that is given a pipe, and wait for its end: the points it came to, and the signal that ended it."""
-    heard, said = os.pipe()
-    with forked(lambda: work(said)) as pid, os.fdopen(heard, "rb") as lines:
-        os.close(said)
-        points = lines.read().decode().splitlines()  # until the child's end closes its side
-        _, status = os.waitpid(pid, 0)
-    return points, os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-
-
-def work(database: Database, outside: Path, *, stream: str, points: Points = NO_POINTS) -> None:
-    """Be a worker of the product until killed."""
-    uvloop.run(serve(database, outside, stream=stream, points=points, stop=asyncio.Event()))
-
-
-async def serve(
-    database: Database, outside: Path, *, stream: str, points: Points, stop: asyncio.Event, lease_s: float = LONG_S
-) -> None:
-    """A worker of the product that reads one stream, until `stop`."""
-    where = values.Database(url=database.worker_url)
-    worker = Worker(
-        database=where, redis=database.redis_url, queues={"all": stream}, concurrency=4, lease_s=lease_s, drain_s=5
-    )
-    pool = open_pool(where, values.Pool(min=1, max=4), application_name="product")
-    async with pool:
-        desk = Desk(pool=pool, queries=product_queries(), outside=Outside(str(outside)), points=points, lease_s=lease_s)
-        register(worker, desk)
-        worker.actor("mail")(Mail(desk))
-        await worker.serve(stop, consumer=f"c{os.getpid()}")
-
-
-@dataclass(frozen=True, slots=True)
-class Mail:
-    """An actor without a business domain: pfsup's own journal is the only one that it has."""
-
-    desk: Desk
-
-    async def __call__(self, task: Task) -> None:
-        """One call outside within an effect, then the end."""
-        await self.desk.at("begun", task)
-        async with task.effect("main", ref=str(task.id)) as effect:
-            await self.desk.at("effect_begun", task)
-            if not effect.done:
-                effect.ref = await self.desk.call(task, key=str(task.id), index=0)
-        await self.desk.at("effect_done", task)
-        async with self.desk.settling(task):
-            pass
-
-
-@dataclass(slots=True, kw_only=True)
-class Recovering:
-    """Recovery's domains by kind, on one loop that stands still between the calls, so that the test may fork."""
-
-    runner: asyncio.Runner
-    stack: AsyncExitStack
-    database: Database
-    open: dict[str, Domain | Outbox] = field(default_factory=dict[str, Domain | Outbox])
-
-    def cycle(self, kind: str) -> Report:
-        """One cycle of the domain; its failures fail the test."""
-        report = self.runner.run(self._cycle(kind))
-        assert not report.errors, report.errors
-        return report
-
-    async def _cycle(self, kind: str) -> Report:
-        if kind not in self.open:
-            self.open[kind] = await self.stack.enter_async_context(recovering(self.database, kind))
-        found = self.open[kind]
-        report = await found.run()
-        found.clock.pass_(found.looks.grace_s + 1)
-        return report
-
-
-def recovering(database: Database, kind: str, *, points: Points = NO_POINTS, **section: Any) -> Any:
-    """The domain of this kind (`envelope`: with the others there to own their actors), as an async context."""
-    if kind == "envelope":
-        redis = replace(values.Redis(), url=database.redis_url)
-        return envelopes(database, redis=redis, others=KINDS, points=points, **section)
-    return domain(database, kind, points=points, **section)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -416,17 +253,6 @@ def scene_of(database: Database, directory: Path, *, workers: int = 1) -> Genera
 
 
 @contextmanager
-def recovery_of(database: Database) -> Generator[Recovering]:
-    """Recovery on a loop of its own."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        stack = AsyncExitStack()
-        try:
-            yield Recovering(runner=runner, stack=stack, database=database)
-        finally:
-            runner.run(stack.aclose())
-
-
-@contextmanager
 def crash_scene(server: PgServer, redis_server: RedisServer, *, workers: int = 1) -> Generator[Scene]:
     """A scene in a database of its own, for the tests of one file."""
     redis_server.flush()
@@ -439,39 +265,3 @@ def crash_scene(server: PgServer, redis_server: RedisServer, *, workers: int = 1
             yield scene
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def look_twice(database: Database, kind: str, points: KilledAt) -> None:
-    """Recovery in a process of its own: a cycle that looks at lost runs for the first time, and one that takes them."""
-    uvloop.run(_look_twice(database, kind, points))
-
-
-def cycle_on(database: Database, kind: str) -> None:
-    """Recovery in a process of its own: one cycle after the other, until killed. It takes every worker for lost that
-    has not prolonged its lease between two of them.
-    """
-
-    async def cycle() -> None:
-        with rows_of(database) as rows:
-            await cycles(rows)
-
-    async def cycles(rows: Rows) -> None:
-        async with recovering(database, kind) as found:
-            while True:
-                for statement in LOSSES:
-                    rows.all(statement)
-                rows.awake()
-                assert not (await found.run()).errors
-                found.clock.pass_(found.looks.grace_s + 1)
-
-    uvloop.run(cycle())
-
-
-async def _look_twice(database: Database, kind: str, points: KilledAt) -> None:
-    with rows_of(database) as rows:
-        async with recovering(database, kind, points=points) as found:
-            await found.run()
-            rows.awake()
-            rows.all(LOOK_NOW)
-            found.clock.pass_(found.looks.grace_s + 1)
-            assert not (await found.run()).errors

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .crash import DOOMED, LONG_SENT, Scene
+from .crash import DOOMED, Scene
+from .crash_cycles import LONG_SENT
 from .rows import Rows
 
 CALLED = "called-"  # rows whose outside call may have been made have ids that begin so
