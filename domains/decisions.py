@@ -15,6 +15,7 @@ from uuid import UUID
 
 WAITING_FIRST_S = 60.0
 WAITING_CAP_S = 3600.0
+WAITING_CYCLES = 6  # a domain that looks often waits less for the first time: six of its intervals
 ASLEEP_CAP_S = 300.0
 
 
@@ -168,6 +169,7 @@ def next_look_s(verdict: Verdict, *, checks: int, recoveries: int, limits: Limit
         return verdict.wait_s
     if verdict.decision is not Decision.REDISPATCH:
         return None
+    first_s = min(WAITING_FIRST_S, WAITING_CYCLES * limits.interval_s)
     if verdict.charged:
-        return min(limits.asleep_cap_s, WAITING_FIRST_S * 2.0 ** min(recoveries, 20))
-    return min(WAITING_CAP_S, WAITING_FIRST_S * 2.0 ** min(max(0, checks - 1), 20))
+        return min(limits.asleep_cap_s, first_s * 2.0 ** min(recoveries, 20))
+    return min(WAITING_CAP_S, first_s * 2.0 ** min(max(0, checks - 1), 20))

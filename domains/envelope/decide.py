@@ -78,6 +78,7 @@ def _judge_run(seen: Evidence, limits: Limits) -> Verdict:
         reason=f"its worker was lost; its effect is {seen.effect}",
         after="pending",
         charged=True,
+        wait_s=0.0,  # a message that gets lost afterwards is another matter: nothing of this holds it back
     )
 
 

@@ -55,7 +55,8 @@ def run(*, seconds: float, rate: float, workers: int, pg_bin: Path | None, keep:
         folder = (kept or servers.redis.socket.parent) / "demo"
         folder.mkdir(mode=0o700)
         migrate(servers.database_url)
-        place = Place(owner_url=servers.database_url, redis_url=servers.redis_url, folder=folder)
+        sockets = servers.redis.socket.parent
+        place = Place(owner_url=servers.database_url, redis_url=servers.redis_url, folder=folder, sockets=sockets)
         board = board_for(sys.stdout, plain=as_json)
         summary = play(place, Script(seconds=seconds, rate=rate, workers=workers), board)
     print("\n".join(summary.as_lines()))

@@ -20,11 +20,14 @@ APP, WORKER, SUPERVISOR = "shop_app", "shop_worker", "shop_supervisor"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """`owner_url`: PostgreSQL as the owner of a migrated database; `folder`: private, for configuration and logs."""
+    """`owner_url`: PostgreSQL as the owner of a migrated database; `folder`: private, for configuration and logs;
+    `sockets`: private too, with a path so short that a socket's address holds it.
+    """
 
     owner_url: str
     redis_url: str
     folder: Path
+    sockets: Path
 
     def url_of(self, login: str) -> str:
         """The same database as another login (no password: the socket lies in a private folder)."""
@@ -33,7 +36,7 @@ class Place:
     @property
     def socket(self) -> Path:
         """Where the provider listens."""
-        return self.folder / "provider.sock"
+        return self.sockets / "provider.sock"
 
     @property
     def calls(self) -> Path:

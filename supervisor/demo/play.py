@@ -18,7 +18,7 @@ from .place import Place, prepare, shop_queries
 from .summary import Summary
 
 RECENT_S = 5.0
-SETTLE_S = 60.0  # delays and retries take 2 s at most; a worker's lease that must run out would take its 60
+SETTLE_S = 90.0  # delays and retries take 2 s at most; a worker's lease that must run out would take its 60
 
 MORE_S = 30.0  # the shop stays open for at most that much longer, until a worker has died at every boundary
 

@@ -7,7 +7,7 @@
 --   running  its lease ended or its deadline passed, and its actor belongs to no business domain (`owned`)
 -- and after them one row with id null: how many were looked at, and in age_s the age in seconds of the oldest row that
 -- was due and not taken (locked elsewhere, or behind the batch). A row under a live lease is looked at again when that
--- ends; one that waits in its stream after half of its age, at least a minute and at most five.
+-- ends; one that waits in its stream after half of its age, at least `grace` and at most five minutes.
 CREATE FUNCTION @schema@.find_outstanding(batch integer, grace interval, owned text[])
 RETURNS TABLE (
     id bigint, status text, queue text, actor text, sink_ref text, deliveries integer, token uuid,
@@ -39,9 +39,9 @@ BEGIN
             SET check_at = CASE
                 WHEN d.status = 'running' AND least(d.lease_expires_at, d.deadline_at) > at
                     THEN least(d.lease_expires_at, d.deadline_at)
-                WHEN d.status = 'running' THEN at + interval '1 minute'
+                WHEN d.status = 'running' THEN at + find_outstanding.grace
                 WHEN d.sent_at + find_outstanding.grace > at THEN d.sent_at + find_outstanding.grace
-                ELSE at + least(interval '5 minutes', greatest(interval '1 minute', (at - d.sent_at) / 2)) END
+                ELSE at + least(interval '5 minutes', greatest(find_outstanding.grace, (at - d.sent_at) / 2)) END
             FROM due
             WHERE d.id = due.id
             RETURNING d.*
