@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 
 
 # On PostgreSQL 15 the suite of every change runs these files of the domains' tests whole, and of the others what
-# prepares every statement; the rest is in `scripts/test long`. It would be 400 of 4,000 tests.
+# prepares every statement. What Python does with a server's answers is tested on 18 alone. The rest is in
+# `scripts/test long`: it would be 600 of 4,000 tests.
 CORE = ("test_cycle", "test_delivery", "test_orphans", "test_migrate_productflow", "test_recovery_role")
+ABOUT_PYTHON = (
+    "test_breaker", "test_dispatch", "test_dispatch_schedule", "test_sync_work", "test_sync_work_ends", "test_worker",
+    "test_worker_ends", "test_worker_outages", "test_worker_points", "test_worker_refusals",
+)  # fmt: skip
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -26,8 +31,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Domains beyond the core on the second server are a slow matrix."""
     for item in items:
         asked: tuple[str, ...] = getattr(item, "fixturenames", ())
-        is_core = item.path.stem in CORE or "plans" in item.path.stem or "big_table" in item.name
-        if "productflow" in asked and "pg15" in item.name and not is_core:
+        name = item.path.stem
+        is_core = name in CORE or "plans" in name or "big_table" in item.name
+        if "pg15" in item.name and (name in ABOUT_PYTHON or ("productflow" in asked and not is_core)):
             item.add_marker(pytest.mark.long)
 
 

@@ -208,6 +208,7 @@ def test_late_worker_is_refused_and_told_and_its_row_stays_as_recovery_said(scen
     assert " reported consumed at " in told.reason
 
 
+@pytest.mark.long  # the boundaries after a call are in the test before this one
 @pytest.mark.parametrize(("name", "nth"), BOUNDARIES)
 def test_worker_that_is_late_at_any_boundary_makes_no_second_call(scene: Scene, name: str, nth: int):
     """Inside a transaction it holds locks: recovery passes it over and waits for none of them."""

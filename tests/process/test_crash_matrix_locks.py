@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 
 import pytest
-from support.crash import Scene, crash_scene
+from support.crash import Scene, by_default, crash_scene
 from support.crash_cycles import cycle_on
 from support.crash_workers import forked
 from support.servers import PgServer, RedisServer
@@ -44,7 +44,7 @@ def over(scene: Scene) -> bool:
     return not (scene.open_envelopes() or scene.pending_envelopes() or scene.open_rows())
 
 
-@pytest.mark.parametrize("kind", ASKS)
+@pytest.mark.parametrize("kind", [by_default(kind) for kind in ASKS])
 def test_live_writers_and_recovery_meet_no_deadlock_and_no_call_is_made_twice(scene: Scene, kind: str):
     before = scene.deadlocks()
     limit = time.monotonic() + 100

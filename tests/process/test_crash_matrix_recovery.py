@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 import pytest
-from support.crash import Scene, crash_scene
+from support.crash import Scene, by_default, crash_scene
 from support.crash_cycles import look_twice
 from support.crash_states import CALLED, STATES, standing
 from support.crash_workers import KilledAt
@@ -48,7 +48,7 @@ def killed_cycle(scene: Scene, kind: str, nth: int) -> tuple[list[str], int]:
     return scene.dies(lambda pipe: look_twice(scene.database, kind, KilledAt(nth, pipe)))
 
 
-@pytest.mark.parametrize("kind", STATES)
+@pytest.mark.parametrize("kind", [by_default(kind) for kind in STATES])
 def test_recovery_killed_between_two_statements_converges_to_the_end_that_it_had_without(scene: Scene, kind: str):
     points, signal = killed_cycle(scene, kind, 0)
     assert (signal, set(points) >= WRITES[kind]) == (0, True), points
@@ -62,7 +62,7 @@ def test_recovery_killed_between_two_statements_converges_to_the_end_that_it_had
         assert now == end, (nth, came_to[-3:], now - end, end - now)
 
 
-@pytest.mark.parametrize("kind", STATES)
+@pytest.mark.parametrize("kind", [by_default(kind) for kind in STATES])
 def test_what_recovery_leaves_is_worked_off_and_no_call_is_made_that_may_have_been_made(scene: Scene, kind: str):
     STATES[kind](scene)
     scene.recover(kind, cycles=3)

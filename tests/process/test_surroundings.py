@@ -167,6 +167,7 @@ def test_a_probe_imports_neither_settings_nor_command_line_nor_drivers(command: 
 
 def test_status_imports_no_settings_library_and_no_driver():
     with Supervisor(domains=CALM) as pfsup:
+        pfsup.wait_ready()  # a status that tells of less ends with 3
         assert _imported(pfsup, "status").isdisjoint({"pydantic", "psycopg", "redis", "uvloop", "asyncio"})
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 from pfsup.supervisor.demo.product.app import App
 from pfsup.supervisor.demo.product.desk import product_queries
 from pfsup.supervisor.demo.provider import received
@@ -43,10 +44,16 @@ TABLES = {
     "agent": "agent_turns",
 }
 ROUNDS = 6
+BY_DEFAULT = ("delivery", "workflow", "envelope")
 IN_TRANSACTION = (
     b"SELECT FROM pg_stat_activity"
     b" WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()"
 )
+
+
+def by_default(kind: str) -> Any:
+    """The kind as a test's parameter: three of them run with every change, the others in the slow matrix."""
+    return kind if kind in BY_DEFAULT else pytest.param(kind, marks=pytest.mark.long)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -19,6 +19,7 @@ SMALL = {
     "recovery": ("--rows", "100", "--seconds", "0.5"),
     "discovery": ("--rows", "2000", "--stuck", "200", "--asleep", "300"),
 }
+SLOW = {"recovery": pytest.mark.long}  # it starts every domain four times
 
 
 def bench(*argv: str) -> subprocess.CompletedProcess[str]:
@@ -29,7 +30,7 @@ def bench(*argv: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in SMALL])
 def test_bench_prints_environment_runs_pairs_and_a_verdict(name: str):
     done = bench(name, *SMALL[name], "--repeat", "1", "--json")
     assert done.returncode == 0, done.stderr

@@ -82,7 +82,10 @@ def test_demo_loses_nothing_says_so_and_leaves_nothing():
     assert_nothing_left(started)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, *(pytest.param(number, marks=pytest.mark.long) for number in (signal.SIGTERM, signal.SIGHUP))],
+)
 def test_interrupted_demo_leaves_nothing(number: signal.Signals):
     with demo("--seconds", "60", "--rate", "50") as process:
         read_until_open(process)
