@@ -8,7 +8,7 @@ from typing import Any
 
 from ..config.values import Domain, Settings
 from ..shared.db.connect import Connection
-from ..shared.db.queries import load_queries
+from ..shared.db.queries import Queries, load_queries
 from ..shared.points import NO_POINTS, Points
 from .contract import Link
 from .cycle import Cycle, unlocked
@@ -64,17 +64,24 @@ class Business(Recovery):
 def subject(settings: Settings, name: str, *, package: str, table: str) -> Subject:
     """Whose cycle it is, from `[domains.NAME]`."""
     domain = settings.domains[name]
-    schemas = {"schema": settings.database.schema, "productflow": domain.schema}
-    own = load_queries(package, "queries.sql", **schemas)
+    schema, productflow = settings.database.schema, domain.schema
+    own = domain_queries(package, schema=schema, productflow=productflow)
+    orphans = load_queries("pfsup.domains", "orphans.sql", schema=schema, productflow=productflow, table=table)
     return Subject(
         domain=name,
         actor=domain.actor or name,
         limits=limits_of(domain),
         batch_size=domain.batch_size,
-        queries=own | load_queries("pfsup.domains", "orphans.sql", table=table, **schemas),
+        queries=own | orphans,
         shared=load_shared(settings),
         observes=domain.mode == "observe",
     )
+
+
+def domain_queries(package: str, *, schema: str, productflow: str) -> Queries:
+    """The statements of a business domain, with the end that its finders share."""
+    parts = load_queries("pfsup.domains", "finder.sql", schema=schema)
+    return load_queries(package, "queries.sql", schema=schema, parts=parts, productflow=productflow)
 
 
 def phases_of(whose: Subject, own: Sequence[Phase[Any]]) -> tuple[Phase[Any], ...]:

@@ -39,16 +39,7 @@ WITH page AS MATERIALIZED (
     LIMIT %(most)s
     FOR NO KEY UPDATE OF j SKIP LOCKED
 )
-SELECT f.id, f.since AS last_at, f.id AS last_id, NULL::integer AS looked, NULL::integer AS waiting,
-       NULL::float8 AS oldest_s
-FROM free AS f
-UNION ALL
-SELECT NULL, last.since, last.id, (SELECT count(*)::integer FROM page), (SELECT count(*)::integer FROM stuck),
-       (SELECT extract(epoch FROM statement_timestamp() - min(s.since) FILTER (WHERE isfinite(s.since)))::float8
-        FROM stuck AS s)
-FROM (SELECT) AS one
-LEFT JOIN LATERAL (SELECT p.since, p.id FROM page AS p ORDER BY p.since DESC, p.id DESC LIMIT 1) AS last ON true
-ORDER BY 4 NULLS FIRST, 2, 3;
+@handed_out@;
 
 -- name: recheck
 -- Locks the job and reads it with its live envelope and what the ledger knows; nothing when it is locked or gone.

@@ -48,16 +48,7 @@ WITH page AS MATERIALIZED (
     LIMIT %(most)s
     FOR NO KEY UPDATE OF r SKIP LOCKED
 )
-SELECT f.id, f.since AS last_at, f.id AS last_id, NULL::integer AS looked, NULL::integer AS waiting,
-       NULL::float8 AS oldest_s
-FROM free AS f
-UNION ALL
-SELECT NULL, last.since, last.id, (SELECT count(*)::integer FROM page), (SELECT count(*)::integer FROM stuck),
-       (SELECT extract(epoch FROM statement_timestamp() - min(s.since) FILTER (WHERE isfinite(s.since)))::float8
-        FROM stuck AS s)
-FROM (SELECT) AS one
-LEFT JOIN LATERAL (SELECT p.since, p.id FROM page AS p ORDER BY p.since DESC, p.id DESC LIMIT 1) AS last ON true
-ORDER BY 4 NULLS FIRST, 2, 3;
+@handed_out@;
 
 -- name: recheck_run
 -- Locks the run, its open nodes and their pending effects and reads them; nothing when one is locked, or the run gone.
@@ -159,16 +150,7 @@ WITH page AS MATERIALIZED (
     LIMIT %(most)s
     FOR NO KEY UPDATE OF r SKIP LOCKED
 )
-SELECT f.id, f.since AS last_at, f.id AS last_id, NULL::integer AS looked, NULL::integer AS waiting,
-       NULL::float8 AS oldest_s
-FROM free AS f
-UNION ALL
-SELECT NULL, last.since, last.id, (SELECT count(*)::integer FROM page), (SELECT count(*)::integer FROM stuck),
-       (SELECT extract(epoch FROM statement_timestamp() - min(s.since) FILTER (WHERE isfinite(s.since)))::float8
-        FROM stuck AS s)
-FROM (SELECT) AS one
-LEFT JOIN LATERAL (SELECT p.since, p.id FROM page AS p ORDER BY p.since DESC, p.id DESC LIMIT 1) AS last ON true
-ORDER BY 4 NULLS FIRST, 2, 3;
+@handed_out@;
 
 -- name: recheck_waiting
 -- Locks the run and reads whether it is its turn; nothing when it is locked or gone.

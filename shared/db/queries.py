@@ -40,13 +40,19 @@ class Queries(Mapping[str, bytes]):
         return len(self._by_name)
 
 
-def load_queries(package: str, filename: str, *, schema: str, **others: str) -> Queries:
+def load_queries(
+    package: str, filename: str, *, schema: str, parts: Mapping[str, bytes] | None = None, **others: str
+) -> Queries:
     """The named statements of `filename` in `package`, with `@schema@` replaced, and `@other@` for each other schema.
+
+    `parts`: statements that several files share a part of; `@name@` stands for it.
 
     ConfigError for an unusable schema name;
     ValueError when the file holds text before the first header, a name twice, or a statement without its promise.
     """
     text = files(package).joinpath(filename).read_text(encoding="utf-8")
+    for name, part in (parts or {}).items():
+        text = text.replace(f"@{name}@", part.decode())
     for name, other in others.items():
         text = text.replace(f"@{name}@", checked_schema(other))
     return Queries(filename, parse_queries(text, filename=filename, schema=schema))

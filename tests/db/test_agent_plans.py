@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pfsup.shared.db.queries import load_queries
+from pfsup.domains.business import domain_queries
 from support.database import Database
 from support.plans import MODES, indexes, plan, sequential
 from support.rows import Rows
@@ -76,7 +76,7 @@ def fill(rows: Rows) -> None:
 def test_statements_read_no_big_table_from_end_to_end(productflow: Database, rows: Rows) -> None:
     """The texts as loaded, prepared, with custom and with generic plans."""
     fill(rows)
-    queries = load_queries("pfsup.domains.agent", "queries.sql", schema="pfsup", productflow="productflow")
+    queries = domain_queries("pfsup.domains.agent", schema="pfsup", productflow="productflow")
     for name, (table, through) in THROUGH.items():
         said = SAID | {"id": "task:201" if name == "recheck_task" else "200"}
         for mode in MODES:

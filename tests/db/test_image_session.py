@@ -6,9 +6,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from pfsup.domains.business import domain_queries
 from pfsup.domains.decisions import Decision
 from pfsup.domains.image_session import ImageSession
-from pfsup.shared.db.queries import load_queries
 from support.database import Database
 from support.link import TestLink, at_work
 from support.plans import MODES, indexes, plan, sequential
@@ -513,7 +513,7 @@ THROUGH = {
 def test_statements_read_no_big_table_from_end_to_end(productflow: Database, rows: Rows) -> None:
     """The texts as loaded, prepared, with custom and with generic plans."""
     fill(rows)
-    queries = load_queries("pfsup.domains.image_session", "queries.sql", schema="pfsup", productflow="productflow")
+    queries = domain_queries("pfsup.domains.image_session", schema="pfsup", productflow="productflow")
     said = {"domain": "image_session", "stale_s": 5400.0, "after_at": "-infinity", "after_id": "", "page": 104}
     row = {"id": "4800", "attempt_id": "a1", "status": "running", "silent": True, "run_id": None}
     said |= row | {"most": 26, "run_status": None, "run_alive": False, "reason": "why"}

@@ -6,9 +6,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from pfsup.domains.business import domain_queries
 from pfsup.domains.decisions import Decision
 from pfsup.domains.local_edit import LocalEdit
-from pfsup.shared.db.queries import load_queries
 from support.database import Database
 from support.link import TestLink, at_work
 from support.plans import MODES, indexes, plan, sequential
@@ -348,7 +348,7 @@ THROUGH = {
 def test_statements_read_no_big_table_from_end_to_end(productflow: Database, rows: Rows) -> None:
     """The texts as loaded, prepared, with custom and with generic plans."""
     fill(rows)
-    queries = load_queries("pfsup.domains.local_edit", "queries.sql", schema="pfsup", productflow="productflow")
+    queries = domain_queries("pfsup.domains.local_edit", schema="pfsup", productflow="productflow")
     said = {"domain": "local_edit", "stale_s": 1200.0, "after_at": "-infinity", "after_id": "", "page": 104, "most": 26}
     said |= {"id": "4800", "reason": "why"}
     big = ("local_edit_tasks", "provider_effects", "async_dispatches", "recovery_ledger")

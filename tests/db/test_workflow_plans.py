@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pfsup.shared.db.queries import load_queries
+from pfsup.domains.business import domain_queries
 from support.database import Database
 from support.plans import MODES, gone_over, indexes, plan, sequential
 from support.rows import Rows
@@ -49,7 +49,7 @@ def fill(rows: Rows) -> None:
 def test_finders_and_rereads_read_no_big_table_from_end_to_end(productflow: Database, rows: Rows):
     """The texts as loaded, prepared, with custom and with generic plans."""
     fill(rows)
-    queries = load_queries("pfsup.domains.workflow", "queries.sql", schema="pfsup", productflow="productflow")
+    queries = domain_queries("pfsup.domains.workflow", schema="pfsup", productflow="productflow")
     for name, through in THROUGH.items():
         for mode in MODES:
             steps = plan(productflow, queries[name], SAID | {"id": "4800"}, mode=mode)
@@ -67,6 +67,6 @@ def test_page_of_waiting_runs_is_gone_over_once(productflow: Database, rows: Row
         "INSERT INTO pfsup.async_dispatches (actor, queue, aggregate_id, delivery_key)"
         " SELECT 'workflow', 'workflow', id, 'workflow:' || id FROM productflow.workflow_runs"
     )
-    queries = load_queries("pfsup.domains.workflow", "queries.sql", schema="pfsup", productflow="productflow")
+    queries = domain_queries("pfsup.domains.workflow", schema="pfsup", productflow="productflow")
     params = SAID | {"actor": "workflow", "page": 2000}
     assert gone_over(productflow, queries["find_waiting"], params) <= 4000

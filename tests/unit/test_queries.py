@@ -40,3 +40,10 @@ def test_queries_refuse_a_schema_name_that_is_no_name():
 @pytest.mark.parametrize("package", ["pfsup.domains.dispatch", "pfsup.domains.housekeeping"])
 def test_queries_of_each_domain_can_be_read(package: str):
     assert load_queries(package, "queries.sql", schema="pfsup")["version"].startswith(b"SELECT")
+
+
+def test_part_that_several_files_share_stands_where_its_name_does():
+    shared = load_queries("pfsup.domains", "finder.sql", schema="pfsup")
+    found = load_queries("pfsup.domains.delivery", "queries.sql", schema="a", parts=shared, productflow="b")
+    assert found["find"].endswith(shared["handed_out"])
+    assert b"@" not in b"".join(found.values())
